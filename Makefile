@@ -1,0 +1,79 @@
+# From nothing: python3 (3.11 or newer), make and the package registries. `make help` lists what there is.
+
+PYTHON ?= python3
+VENV ?= .venv
+PROVIDER ?= redis
+BIN := $(VENV)/bin
+DYNALITE := .dynalite
+CODE := $(wildcard layer functions tests benchmarks)
+TEMPLATE := $(wildcard template.yaml)
+
+# A pip configuration of the machine's may name constraints of its own; the environment wins over it, so ours hold.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := $(BIN)/python -m pip
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format test-all pins clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.installed $(DYNALITE)/.installed ## make $(VENV) with the pinned packages, once
+
+demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
+	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
+
+test: setup lint ## lint, then every test, with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: $(VENV)/.installed ## style, types, the direction of imports, the template
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports
+	$(if $(TEMPLATE),$(BIN)/cfn-lint $(TEMPLATE))
+
+format: $(VENV)/.installed ## put the code into its one format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
+	@for version in 3.12 3.13; do \
+	  found=; \
+	  for python in python$$version "$$HOME"/.pyenv/versions/$$version.*/bin/python; do \
+	    if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then echo "Python $$version is not here: left out."; continue; fi; \
+	  $(MAKE) --no-print-directory test PYTHON="$$found" VENV=.venv-$$version || exit 1; \
+	done
+
+pins: ## make constraints.txt anew from the newest releases that pyproject.toml allows
+	rm -rf .venv-pins
+	$(PYTHON) -m venv .venv-pins
+	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq hatchling editables
+	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq --no-build-isolation -e '.[local,dev]'
+	head -n 1 constraints.txt > constraints.new
+	PIP_CONSTRAINT= .venv-pins/bin/python -m pip freeze --exclude-editable >> constraints.new
+	mv constraints.new constraints.txt
+	rm -rf .venv-pins
+
+clean: ## remove what the other targets made
+	rm -rf .venv .venv-3.* $(DYNALITE) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+# The stamps come last, so that an installation that was cut off is made again.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than 3.11: say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -qq hatchling editables
+	$(PIP) install -qq --no-build-isolation -e '.[local,dev]'
+	@touch $@
+
+$(DYNALITE)/.installed: tests/dynalite/package.json tests/dynalite/package-lock.json
+	@mkdir -p $(DYNALITE)
+	@if command -v npm >/dev/null; then \
+	  cp $^ $(DYNALITE)/ && npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
+	else \
+	  echo "npm is not here: the tests leave dynalite out, the second implementation of DynamoDB."; \
+	fi
