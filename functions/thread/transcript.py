@@ -1,0 +1,154 @@
+"""What was said in each thread, written under a fence so that a stale owner cannot overwrite it.
+
+The fence of a lease grows with each grant of a key. A transcript keeps the highest one that it has seen, and
+takes nothing from a lower one. Loading counts as seeing: from the moment that an owner has read a transcript,
+no earlier owner, however late its request arrives, can change what was read.
+
+Transcripts stay until somebody deletes them.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+# The oldest turns go when there are more: an item of DynamoDB holds 400 KB.
+KEEP_TURNS = 200
+
+
+class StaleOwner(Exception):
+    """A later owner has been at this transcript; nothing was written."""
+
+    def __init__(self, thread: str, fence: int) -> None:
+        super().__init__(f"the transcript of {thread!r} has been seen by an owner later than fence {fence}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One thing said; ``message_id`` is the message's that asked it, so that it is not asked twice."""
+
+    role: Literal["user", "assistant"]
+    text: str
+    message_id: str | None = None
+
+
+class Transcripts(Protocol):
+    """Where transcripts are kept. Both calls raise ``StaleOwner`` when a later owner was there before."""
+
+    def load(self, thread: str, *, fence: int) -> list[Turn]:
+        """Return what was said, oldest first, and shut out the owners before this one."""
+        ...
+
+    def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
+        """Replace what was said; repeating it is safe."""
+        ...
+
+
+class DynamoDBTranscripts:
+    """One item a thread; each call is one conditional update."""
+
+    def __init__(self, table_name: str, *, client: Any = None) -> None:
+        self.table_name = table_name
+        if client is None:
+            import boto3
+            from botocore.config import Config
+
+            client = boto3.client("dynamodb", config=Config(connect_timeout=1, read_timeout=2))
+        self.client = client
+
+    def load(self, thread: str, *, fence: int) -> list[Turn]:
+        """Return what was said, and shut out the owners before this one."""
+        item = self._update(thread, fence, "SET fence = :fence", {})
+        return _parse(item["turns"]["S"]) if "turns" in item else []
+
+    def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
+        """Replace what was said."""
+        self._update(thread, fence, "SET fence = :fence, turns = :turns", {":turns": {"S": _dump(turns)}})
+
+    def _update(self, thread: str, fence: int, expression: str, values: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = self.client.update_item(
+                TableName=self.table_name,
+                Key={"thread": {"S": thread}},
+                UpdateExpression=expression,
+                ConditionExpression="attribute_not_exists(fence) OR fence <= :fence",
+                ExpressionAttributeValues={":fence": {"N": str(fence)}, **values},
+                ReturnValues="ALL_NEW",
+            )
+        except self.client.exceptions.ConditionalCheckFailedException as error:
+            raise StaleOwner(thread, fence) from error
+        return dict(answer["Attributes"])
+
+
+class RedisTranscripts:
+    """One hash a thread; each call is one script. A server in cluster mode needs ``client=RedisCluster(...)``."""
+
+    def __init__(self, url: str | None = None, *, client: Any = None) -> None:
+        if client is None:
+            import redis
+
+            client = redis.Redis.from_url(url or "", socket_timeout=2, socket_connect_timeout=1)
+        self.script = client.register_script(Path(__file__).with_name("transcript.lua").read_text("utf-8"))
+
+    def load(self, thread: str, *, fence: int) -> list[Turn]:
+        """Return what was said, and shut out the owners before this one."""
+        return self._run(thread, fence)
+
+    def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
+        """Replace what was said."""
+        self._run(thread, fence, _dump(turns))
+
+    def _run(self, thread: str, fence: int, *turns: str) -> list[Turn]:
+        answer = self.script(keys=[f"transcript:{thread}"], args=[str(fence), *turns])
+        if answer is None:
+            raise StaleOwner(thread, fence)
+        return _parse(answer)
+
+
+class MemoryTranscripts:
+    """One process, and gone with it: for trying things out beside ``INCUMBENT_PROVIDER=memory``."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, str]] = {}
+        self._lock = threading.Lock()
+
+    def load(self, thread: str, *, fence: int) -> list[Turn]:
+        """Return what was said, and shut out the owners before this one."""
+        return self._write(thread, fence)
+
+    def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
+        """Replace what was said."""
+        self._write(thread, fence, _dump(turns))
+
+    def _write(self, thread: str, fence: int, turns: str | None = None) -> list[Turn]:
+        with self._lock:
+            seen, stored = self._kept.get(thread, (fence, "[]"))
+            if seen > fence:
+                raise StaleOwner(thread, fence)
+            self._kept[thread] = (fence, stored if turns is None else turns)
+            return _parse(self._kept[thread][1])
+
+
+def transcripts_from_env() -> Transcripts:
+    """Keep transcripts where the leases are."""
+    if table_name := os.environ.get("TRANSCRIPT_TABLE_NAME"):
+        return DynamoDBTranscripts(table_name)
+    match os.environ.get("INCUMBENT_PROVIDER"):
+        case "redis":
+            return RedisTranscripts(os.environ["INCUMBENT_REDIS_URL"])
+        case "memory" | "none":
+            return MemoryTranscripts()
+        case provider:
+            message = f"no place for transcripts beside INCUMBENT_PROVIDER={provider}: set TRANSCRIPT_TABLE_NAME"
+            raise RuntimeError(message)
+
+
+def _dump(turns: Sequence[Turn]) -> str:
+    return json.dumps([asdict(turn) for turn in turns[-KEEP_TURNS:]], ensure_ascii=False)
+
+
+def _parse(stored: str | bytes) -> list[Turn]:
+    return [Turn(**turn) for turn in json.loads(stored)]
