@@ -1,0 +1,77 @@
+"""The only module that reads time: two clocks, a pause, and the deadline of a lease."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One instant on both clocks, in milliseconds.
+
+    The monotonic clock does not step but stands still while an environment is frozen (on some kernels);
+    the wall clock goes on but may step. A deadline is kept on both and the earlier counts (R12).
+    """
+
+    mono_ms: int
+    wall_ms: int
+
+    def plus(self, ms: int) -> "Moment":
+        """Return the moment ``ms`` later on both clocks."""
+        return Moment(self.mono_ms + ms, self.wall_ms + ms)
+
+    def until(self, later: "Moment") -> int:
+        """Milliseconds from here to ``later`` on whichever clock says fewer; negative when it has passed."""
+        return min(later.mono_ms - self.mono_ms, later.wall_ms - self.wall_ms)
+
+
+class Clock(Protocol):
+    """Where time comes from; tests put a clock of their own here."""
+
+    def now(self) -> Moment:
+        """Read both clocks."""
+        ...
+
+    def sleep_ms(self, ms: int) -> None:
+        """Pause the calling thread."""
+        ...
+
+    def wait_ms(self, event: threading.Event, ms: int) -> bool:
+        """Pause until ``event`` is set or ``ms`` have passed; say whether it is set."""
+        ...
+
+
+class SystemClock:
+    """The clocks of the machine."""
+
+    def now(self) -> Moment:
+        """Read both clocks."""
+        return Moment(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+
+    def sleep_ms(self, ms: int) -> None:
+        """Pause the calling thread."""
+        time.sleep(ms / 1000)
+
+    def wait_ms(self, event: threading.Event, ms: int) -> bool:
+        """Pause until ``event`` is set or ``ms`` have passed; say whether it is set."""
+        return event.wait(ms / 1000)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+def margin_ms(ttl_ms: int) -> int:
+    """How long before the end of its lease an owner stops believing (R12): a hundredth, at least 10 ms."""
+    return max(10, ttl_ms // 100)
+
+
+def deadline(sent: Moment, ttl_ms: int, expires_in_ms: int | None = None) -> Moment:
+    """Until when an owner may believe that it holds the key (R12).
+
+    ``sent`` is when the try that answered was sent, never later. ``expires_in_ms`` is how long the lease
+    still lives, counted from ``sent`` or later, where the store says so. The shorter of the two counts,
+    less a margin, so the owner stops believing before anybody else may start.
+    """
+    lives_ms = ttl_ms if expires_in_ms is None else min(ttl_ms, expires_in_ms)
+    return sent.plus(lives_ms - margin_ms(ttl_ms))

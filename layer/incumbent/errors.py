@@ -1,0 +1,85 @@
+"""Every error that incumbent raises, in one tree.
+
+::
+
+    IncumbentError
+    ├── ConfigurationError      an argument or a setting that cannot work; nothing was sent to a store
+    ├── LeaseKeyMissing         the event has no usable key; the source keeps the event
+    ├── LeaseUnavailable        the store could not be asked, or its answer is not known (R9); retry
+    ├── LeaseLost               the lease ended before the run did; nothing was settled (R3)
+    ├── MailboxFull             as many messages wait as may wait; nothing was stored (M7)
+    ├── MessageTooLarge         the message is larger than may be stored; nothing was stored (M7)
+    ├── StoredFormatUnknown     a record was written by a version that this one does not know (M12)
+    └── RetryLater              raised by a handler: run this message again after a pause of its own (M6)
+
+A message says what happened, to which key, and what to do. What a program needs to know are attributes.
+"""
+
+LONGEST_PAUSE_MS = 86_400_000
+
+
+class IncumbentError(Exception):
+    """The root of the tree. ``key`` is the key it happened to, where there is one."""
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        """Keep the key beside the message."""
+        super().__init__(message)
+        self.key = key
+
+
+class ConfigurationError(IncumbentError):
+    """An argument or a setting cannot work. Raised before any request; correct it and deploy."""
+
+
+class LeaseKeyMissing(IncumbentError):
+    """The event has no usable key. Raised before any request, so the source keeps its event."""
+
+
+class LeaseUnavailable(IncumbentError):
+    """The store could not be asked, or whether the call took effect cannot be known (R9).
+
+    It never means "not owned" and never "lost". The call may have taken effect; repeating it is safe.
+    """
+
+
+class LeaseLost(IncumbentError):
+    """The owner no longer holds the key; what it would have settled is still there (R3).
+
+    ``owner`` is who lost it, ``holder`` who holds the key now, where the store said so.
+    """
+
+    def __init__(
+        self, message: str, *, key: str | None = None, owner: str | None = None, holder: str | None = None
+    ) -> None:
+        """Keep who lost the key, and who holds it now."""
+        super().__init__(message, key=key)
+        self.owner = owner
+        self.holder = holder
+
+
+class MailboxFull(IncumbentError):
+    """``max_pending`` messages are stored for the key already; this one was not (M7)."""
+
+
+class MessageTooLarge(IncumbentError):
+    """The message is larger than may be stored; it was not (M7)."""
+
+
+class StoredFormatUnknown(IncumbentError):
+    """A stored record carries a version that this one cannot read; it was left as it stands (M12)."""
+
+
+class RetryLater(IncumbentError):
+    """Raised by a handler: not now; run this message again in ``after_ms`` milliseconds (M6).
+
+    It counts as a delivery. It does not promise that the pause is kept to the millisecond.
+    """
+
+    def __init__(self, after_ms: int, reason: str = "the handler asked for a pause") -> None:
+        """Refuse a pause that is no whole number of milliseconds from 0 to one day."""
+        if type(after_ms) is not int or not 0 <= after_ms <= LONGEST_PAUSE_MS:
+            raise ConfigurationError(
+                f"RetryLater(after_ms={after_ms!r}): give whole milliseconds from 0 to {LONGEST_PAUSE_MS:,}"
+            )
+        super().__init__(f"{reason}: again in {after_ms} ms")
+        self.after_ms = after_ms

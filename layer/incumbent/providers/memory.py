@@ -1,0 +1,291 @@
+"""The memory provider: a dictionary and a lock over the pure rules, the executable reference.
+
+One process only. Every call is one step under the lock; nothing is ever unavailable.
+"""
+
+import functools
+import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from incumbent import rules
+from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
+from incumbent.contract import DEFAULT_POLICY
+from incumbent.errors import LeaseLost, MailboxFull
+from incumbent.validation import (
+    check_key,
+    check_lease,
+    check_message_id,
+    check_owner,
+    check_settlement,
+    check_transfer,
+    to_json,
+)
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Busy,
+    Claim,
+    Claimed,
+    Continued,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Routed,
+)
+
+A = TypeVar("A")
+
+
+class MemoryProvider:
+    """Leases and mailboxes in this process's memory. Not for several processes, and nothing survives a restart."""
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """``clock`` is the store's clock."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._keys: dict[str, rules.KeyState] = {}
+
+    def _step(self, key: str, step: Callable[[rules.KeyState, int], tuple[rules.KeyState, A]]) -> tuple[Moment, A]:
+        """Carry out one step of one key, atomically; return when it was sent and what it answered."""
+        sent = self._clock.now()
+        with self._lock:
+            # The clock is read again under the lock: a step that waited must not act on an old time.
+            state, answer = step(self._keys.get(key, rules.KeyState()), self._clock.now().wall_ms)
+            self._keys[key] = state
+        return sent, answer
+
+    # --- the lease
+
+    def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
+        """R2."""
+        check_lease(key, owner, ttl_ms)
+        sent, answer = self._step(key, lambda state, now: rules.acquire(state, now, owner, ttl_ms))
+        expires_in_ms = answer.expires_ms - sent.wall_ms
+        if isinstance(answer, rules.Held):
+            return Acquisition(acquired=False, owner=answer.owner, expires_in_ms=expires_in_ms)
+        return Acquisition(
+            acquired=True,
+            owner=owner,
+            fence=answer.fence,
+            expires_in_ms=expires_in_ms,
+            deadline=deadline(sent, ttl_ms),
+        )
+
+    def get_lease_owner(self, key: str) -> str | None:
+        """R3."""
+        check_key(key)
+        _, owner = self._step(key, lambda state, now: (state, state.owner if rules.owned(state, now) else None))
+        return owner
+
+    def release_lease(self, key: str, owner: str) -> None:
+        """R5."""
+        check_owner(owner, check_key(key))
+        self._step(key, lambda state, now: (rules.release(state, now, owner), None))
+
+    def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
+        """R4."""
+        check_lease(key, owner, ttl_ms)
+        _, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms))
+        return answer != "lost"
+
+    def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
+        """R6."""
+        check_transfer(key, from_owner, to_owner, ttl_ms)
+        _, answer = self._step(key, lambda state, now: rules.transfer(state, now, from_owner, to_owner, ttl_ms))
+        return answer is True
+
+    # --- the mailbox
+
+    def claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None = None,
+        as_ticket: bool = False,
+        route: bool = True,
+        origin: Origin | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Claim:
+        """M1."""
+        check_lease(key, owner, ttl_ms)
+        if ticket is not None:
+            check_owner(ticket, key, "the ticket")
+        body = None
+        if message is not None:
+            check_message_id(message.id, key)
+            body = to_json(message.event, key=key, message_id=message.id, most_bytes=policy.max_message_bytes)
+
+        def step(state: rules.KeyState, now: int) -> tuple[rules.KeyState, object]:
+            stored = None
+            if message is not None and body is not None:
+                stored = rules.Stored(id=message.id, body=body, by=owner, promised=False, stored_ms=now)
+            return rules.claim(
+                state,
+                now,
+                owner,
+                ttl_ms,
+                stored,
+                policy=policy,
+                ticket=ticket,
+                as_ticket=as_ticket,
+                route=route,
+                origin=origin,
+            )
+
+        sent, answer = self._step(key, step)
+        match answer:
+            case rules.Granted():
+                return Claimed(
+                    owner=owner,
+                    fence=answer.fence,
+                    messages=tuple(map(_message, answer.given)),
+                    waiting=answer.waiting,
+                    expires_in_ms=answer.expires_ms - sent.wall_ms,
+                    deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+                )
+            case rules.Accepted():
+                return Routed(owner=answer.owner, waiting=answer.stored)
+            case rules.Known():
+                return Duplicate(state=answer.state, owner=answer.owner)
+            case rules.Held():
+                return Busy(owner=answer.owner or "", expires_in_ms=answer.expires_ms - sent.wall_ms)
+            case "full":
+                raise MailboxFull(
+                    f"key {key!r} stores {policy.max_pending} messages already (max_pending): this one was not "
+                    "stored, and its source keeps it",
+                    key=key,
+                )
+            case _:
+                return Idle()
+
+    def settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Released | Continued:
+        """M2."""
+        check_lease(key, owner, ttl_ms)
+        others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
+        check_settlement(key, handled, others, next_owner, ticket)
+        sent, answer = self._step(
+            key,
+            lambda state, now: rules.settle(
+                state,
+                now,
+                owner,
+                ttl_ms,
+                handled=handled,
+                failed=failed,
+                dropped=dropped,
+                deferred=deferred,
+                policy=policy,
+                next_owner=next_owner,
+                ticket=ticket,
+            ),
+        )
+        match answer:
+            case rules.Granted():
+                return Continued(
+                    owner=answer.owner,
+                    fence=answer.fence,
+                    messages=() if ticket is not None else tuple(map(_message, answer.given)),
+                    waiting=answer.waiting,
+                    expires_in_ms=answer.expires_ms - sent.wall_ms,
+                    deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+                )
+            case rules.Freed():
+                return Released(left=answer.left)
+            case _:
+                raise self._lost(key, owner, "settle")
+
+    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+        """R4, M2."""
+        check_lease(key, owner, ttl_ms)
+        sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms))
+        if answer == "lost":
+            raise self._lost(key, owner, "beat")
+        return Beat(
+            fence=answer.fence,
+            waiting=answer.waiting,
+            expires_in_ms=answer.expires_ms - sent.wall_ms,
+            deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+        )
+
+    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+        """M6."""
+        check_lease(key, owner, ttl_ms)
+        _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms))
+        if answer == "lost":
+            raise self._lost(key, owner, "take")
+        return tuple(_message(stored) for stored in answer.given if stored.id not in have)
+
+    def peek(self, key: str) -> Sequence[Message]:
+        """M3."""
+        check_key(key)
+        _, mail = self._step(key, lambda state, _: (state, state.mail))
+        return tuple(map(_message, mail))
+
+    def orphans(self, limit: int) -> Iterable[Orphan]:
+        """M8."""
+        now = self._clock.now().wall_ms
+        with self._lock:
+            keys = list(self._keys.items())
+        found = [
+            (since_ms, key, state) for key, state in keys if (since_ms := rules.orphaned_since(state, now)) is not None
+        ]
+        found.sort(key=lambda orphan: orphan[:2])
+        for since_ms, key, state in found[:limit]:
+            yield Orphan(
+                key=key,
+                target=state.origin.target if state.origin else None,
+                age_ms=now - since_ms,
+                waiting=len(rules.due(replace(state, owner=None), now)),
+            )
+
+    def _lost(self, key: str, owner: str, call: str) -> LeaseLost:
+        holder = self.get_lease_owner(key)
+        return LeaseLost(
+            f"{call} of key {key!r}: owner {owner!r} does not hold it any more (holder: {holder!r}); nothing was "
+            "changed, and what was not settled is still there",
+            key=key,
+            owner=owner,
+            holder=holder,
+        )
+
+
+def _message(stored: rules.Stored) -> Message:
+    return Message(
+        id=stored.id,
+        event=json.loads(stored.body),
+        attempt=stored.attempts,
+        stored_at_ms=stored.stored_ms,
+        due_at_ms=stored.due_ms,
+        promised=stored.promised,
+        last_error=stored.error,
+    )
+
+
+@functools.cache
+def process_memory() -> MemoryProvider:
+    """Return the one memory provider of this process, which all its functions share."""
+    return MemoryProvider()

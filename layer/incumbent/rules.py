@@ -1,0 +1,727 @@
+"""The pure state machine of one key: what every provider does, and what the memory provider executes.
+
+The state of a key is one frozen value. Each call is one function ``(state, now_ms, ...) -> (state, answer)`` that
+neither waits nor asks anybody; a provider makes it atomic. The numbers in the comments are those of the rules in
+``contract``. ``now_ms`` is the store's clock. Where no clock is shared, a provider gives ``skew_ms``, by which
+strangers wait longer than the owner may believe (R3).
+
+How a message goes through a key::
+
+    claim/routed ──> due ──grant/take──> given to a tenure ──settle──> handled
+                      ^                        │
+                      └──── pause, deferred <──┤ failed              ──> dead (out of attempts)
+                                               └ dropped, not promised ──> gone, with a trace (M3)
+
+A *tenure* is the time from one grant to the next; its fence is its name. A message is given to a tenure when it is
+counted as delivered in it; the next tenure knows by the older fence that it was not finished.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from incumbent.values import Failure, MessageState, Origin, Policy
+
+REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A message as it is kept. ``by`` is the owner string of the claim that stored it or took it over."""
+
+    id: str
+    body: str
+    by: str
+    promised: bool
+    stored_ms: int
+    attempts: int = 0
+    due_ms: int = 0
+    given: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The trace of a message that left: evidence of its settle (R9), and what makes its id a duplicate (M5)."""
+
+    id: str
+    outcome: Literal["handled", "dead", "failed"]
+    by: str
+    fence: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """A message out of attempts, kept for people to look at (M6)."""
+
+    id: str
+    body: str
+    attempts: int
+    error: str | None
+    stored_ms: int
+    died_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """How the last tenure that ended on purpose did so: the evidence for a repeated call (R8).
+
+    ``fence`` is the tenure's for a release or a settle that freed the key, else the new grant's.
+    """
+
+    how: Literal["released", "settled", "moved", "transferred"]
+    owner: str
+    successor: str | None
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    """All that is known of one key."""
+
+    owner: str | None = None
+    expires_ms: int = 0
+    since_ms: int = 0
+    fence: int = 0
+    mail: tuple[Stored, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    dead: tuple[Dead, ...] = ()
+    left: Left | None = None
+    block: bool = False
+    origin: Origin | None = None
+
+
+# --- answers: what the functions below say, before a provider puts clocks and events to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The caller's tenure: its fence, what it was given, how many more are due, when it expires."""
+
+    owner: str
+    fence: int
+    given: tuple[Stored, ...]
+    waiting: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Somebody else's tenure, or one that has just ended (``owner`` is ``None``)."""
+
+    owner: str | None
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Stored and promised."""
+
+    owner: str | None
+    stored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The id is known in this state."""
+
+    state: MessageState
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """The key is free; ``left`` messages are stored."""
+
+    left: int
+
+
+Nothing = Literal["nothing due"]
+Full = Literal["full"]
+Lost = Literal["lost"]
+Unknown = Literal["unknown"]
+
+
+# --- looking at a state
+
+
+def owned(state: KeyState, now_ms: int, skew_ms: int = 0) -> bool:
+    """Whether strangers must respect an owner (R3, the strangers' edge)."""
+    return state.owner is not None and now_ms < state.expires_ms + skew_ms
+
+
+def owned_by(state: KeyState, owner: str, now_ms: int, fence: int | None = None) -> bool:
+    """Whether that owner's lease is live (R3, the owner's edge), in the tenure of ``fence`` if known (R2)."""
+    return state.owner == owner and now_ms < state.expires_ms and (fence is None or fence == state.fence)
+
+
+def due(state: KeyState, now_ms: int) -> list[Stored]:
+    """Messages that are due and not given to the present tenure, oldest first; blocked ones are not due (M6)."""
+    found: list[Stored] = []
+    for message in state.mail:
+        if state.owner is not None and message.given == state.fence:
+            continue
+        if message.due_ms <= now_ms:
+            found.append(message)
+        elif state.block:
+            break
+    return found
+
+
+def given(state: KeyState) -> tuple[Stored, ...]:
+    """What the present tenure was given."""
+    return tuple(message for message in state.mail if message.given == state.fence)
+
+
+def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int) -> MessageState | None:
+    """What became of an id, as far as the window goes back (M5)."""
+    for message in state.mail:
+        if message.id == message_id:
+            running = state.owner is not None and message.given == state.fence
+            return "running" if running else "waiting"
+    for trace in state.ended:
+        if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
+            return "handled" if trace.outcome == "handled" else "dead"
+    return None
+
+
+def orphaned_since(state: KeyState, now_ms: int, skew_ms: int = 0) -> int | None:
+    """Since when due messages have had no live owner (M8); ``None`` if there are none or there is one."""
+    if owned(state, now_ms, skew_ms):
+        return None
+    free = replace(state, owner=None)
+    waiting = due(free, now_ms)
+    if not waiting:
+        return None
+    free_since_ms = state.expires_ms + (skew_ms if state.owner is not None else 0)
+    return max(free_since_ms, min(max(message.due_ms, message.stored_ms) for message in waiting))
+
+
+# --- parts of a step
+
+
+def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int) -> KeyState:
+    """Start a tenure: a new fence, greater than any before and not behind the clock (R7)."""
+    return replace(
+        state,
+        owner=owner,
+        fence=max(state.fence + 1, now_ms * 1_000),
+        expires_ms=now_ms + ttl_ms,
+        since_ms=now_ms,
+        left=None,
+    )
+
+
+def _free(state: KeyState, now_ms: int, left: Left) -> KeyState:
+    """End a tenure on purpose: the key is free from now on."""
+    return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, left=left)
+
+
+def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
+    """Move a message that is out of attempts to the dead letters (M6)."""
+    return replace(
+        state,
+        mail=tuple(other for other in state.mail if other.id != message.id),
+        dead=(
+            *(other for other in state.dead if other.id != message.id),
+            Dead(
+                id=message.id,
+                body=message.body,
+                attempts=message.attempts,
+                error=message.error,
+                stored_ms=message.stored_ms,
+                died_ms=now_ms,
+            ),
+        ),
+        ended=(*state.ended, _trace(state, message, "dead", now_ms)),
+    )
+
+
+def _trace(state: KeyState, message: Stored, outcome: Literal["handled", "dead", "failed"], now_ms: int) -> Ended:
+    return Ended(id=message.id, outcome=outcome, by=message.by, fence=state.fence, at_ms=now_ms)
+
+
+def _change(state: KeyState, ids: Iterable[str], change: Callable[[Stored], Stored]) -> KeyState:
+    chosen = frozenset(ids)
+    return replace(
+        state,
+        mail=tuple(change(message) if message.id in chosen else message for message in state.mail),
+    )
+
+
+def _deliver(state: KeyState, now_ms: int, max_attempts: int) -> KeyState:
+    """Give the oldest due message to the present tenure and count it (M4, M6); bury what is out of attempts."""
+    while waiting := due(state, now_ms):
+        oldest = waiting[0]
+        if oldest.attempts < max_attempts:
+            return _give(state, [oldest.id])
+        state = _bury(state, oldest, now_ms)
+    return state
+
+
+def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
+    """Give messages to the present tenure, each counted as one delivery in the same step (M6)."""
+    return _change(state, ids, lambda message: replace(message, attempts=message.attempts + 1, given=state.fence))
+
+
+def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
+    """Keep traces as long as the window, and no more than the last 256 of each outcome (M5)."""
+    counts: Counter[str] = Counter()
+    kept: list[Ended] = []
+    for trace in reversed(state.ended):
+        counts[trace.outcome] += 1
+        if now_ms - trace.at_ms < window_ms and counts[trace.outcome] <= REMEMBERED:
+            kept.append(trace)
+    return replace(state, ended=tuple(reversed(kept)))
+
+
+def _granted(state: KeyState, now_ms: int) -> Granted:
+    assert state.owner is not None  # noqa: S101 - callers have just granted or compared it
+    return Granted(
+        owner=state.owner,
+        fence=state.fence,
+        given=given(state),
+        waiting=len(due(state, now_ms)),
+        expires_ms=state.expires_ms,
+    )
+
+
+# --- the lease
+
+
+def acquire(state: KeyState, now_ms: int, owner: str, ttl_ms: int, skew_ms: int = 0) -> tuple[KeyState, Granted | Held]:
+    """R2: free or expired, granted with a new fence; held by the same owner, granted again; else the holder."""
+    if owned(state, now_ms, skew_ms):
+        if state.owner != owner:
+            return state, Held(owner=state.owner, expires_ms=state.expires_ms)
+        again = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))  # R4: never forward
+        return again, _granted(again, now_ms)
+    new = _grant(state, owner, now_ms, ttl_ms)
+    return new, _granted(new, now_ms)
+
+
+def renew(
+    state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None
+) -> tuple[KeyState, Granted | Lost]:
+    """R4: only a live lease of that owner; keeps the fence; never brings the expiry forward."""
+    if not owned_by(state, owner, now_ms, fence):
+        return state, "lost"
+    renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))
+    return renewed, _granted(renewed, now_ms)
+
+
+def release(state: KeyState, now_ms: int, owner: str, fence: int | None = None) -> KeyState:
+    """R5: only by its live owner, in its own tenure; for anybody else it changes nothing."""
+    if not owned_by(state, owner, now_ms, fence):
+        return state
+    return _free(state, now_ms, Left(how="released", owner=owner, successor=None, fence=state.fence))
+
+
+def transfer(
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    successor: str,
+    ttl_ms: int,
+    *,
+    fence: int | None = None,
+    repeated: bool = False,
+) -> tuple[KeyState, bool | Unknown]:
+    """R6: one step, from a live owner, full ttl, a new fence; the same call repeated is true again."""
+    if owned_by(state, owner, now_ms, fence):
+        new = _grant(state, successor, now_ms, ttl_ms)
+        moved = Left(how="transferred", owner=owner, successor=successor, fence=new.fence)
+        return replace(new, left=moved), True
+    left = state.left
+    if (
+        left is not None
+        and (left.how, left.owner, left.successor, left.fence) == ("transferred", owner, successor, state.fence)
+        and owned_by(state, successor, now_ms)
+    ):
+        return state, True
+    return state, "unknown" if repeated else False  # R9
+
+
+# --- the mailbox
+
+
+def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's order, in one place
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    ttl_ms: int,
+    message: Stored | None,
+    *,
+    policy: Policy,
+    ticket: str | None = None,
+    as_ticket: bool = False,
+    route: bool = True,
+    origin: Origin | None = None,
+    skew_ms: int = 0,
+) -> tuple[KeyState, Granted | Accepted | Known | Held | Nothing | Full]:
+    """M1: store the message and try to own the key, in one step, decided in the rule's order."""
+    live = owned(state, now_ms, skew_ms)
+    known = {stored.id: stored for stored in state.mail}
+
+    if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
+        return _claim_again(state, now_ms, message, policy, as_ticket=as_ticket)
+    if any(trace.outcome == "failed" and trace.by == owner for trace in state.ended):
+        return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
+    if message is None:
+        redeems = ticket is not None and state.owner == ticket  # M9
+        if live and not redeems:
+            return state, Held(owner=state.owner, expires_ms=state.expires_ms)
+        if not live and not due(replace(state, owner=None), now_ms):
+            return state, "nothing due"
+        return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket)
+
+    for trace in state.ended:  # (2) handled or dead within the window
+        if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
+            if trace.by == owner:  # routed by this very claim, and finished since (R8)
+                return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
+            return state, Known(
+                state="handled" if trace.outcome == "handled" else "dead",
+                owner=state.owner if live else None,
+            )
+    if message.id in known:
+        stored = known[message.id]
+        if live:  # (3) it waits or runs: whoever is told so is promised it (M3)
+            promised = _change(state, [message.id], lambda m: replace(m, promised=True))
+            if stored.by == owner:
+                return promised, Accepted(owner=state.owner, stored=len(state.mail))
+            running = stored.given == state.fence
+            return promised, Known(state="running" if running else "waiting", owner=state.owner)
+        # (4) it waits and nobody owns: now this caller's
+        mine = _change(state, [message.id], lambda m: replace(m, by=owner, promised=m.promised or as_ticket))
+        return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message.id)
+    if live:  # (5) stored behind an owner
+        if not route:
+            return state, Held(owner=state.owner, expires_ms=state.expires_ms)
+        if len(state.mail) >= policy.max_pending:  # M7
+            return state, "full"
+        routed = replace(state, mail=(*state.mail, replace(message, promised=True)))
+        return routed, Accepted(owner=state.owner, stored=len(routed.mail))
+    # (5) stored and owned, however full the mailbox is (M7)
+    mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
+    return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message.id)
+
+
+def _claim_again(
+    state: KeyState, now_ms: int, message: Stored | None, policy: Policy, *, as_ticket: bool
+) -> tuple[KeyState, Granted]:
+    """M1 (1): a claim by the present owner is answered from what stands.
+
+    An owner that only acquired has stored and was given nothing yet; it stores its message and gets the oldest.
+    """
+    if message is not None and state_of(state, message.id, now_ms, policy.window_ms) is None:
+        state = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
+    if not given(state) and not as_ticket:
+        state = _deliver(state, now_ms, policy.max_attempts)
+    return state, _granted(state, now_ms)
+
+
+def _own(
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    ttl_ms: int,
+    *,
+    policy: Policy,
+    origin: Origin | None,
+    as_ticket: bool,
+    wanted: str | None = None,
+) -> tuple[KeyState, Granted | Known | Nothing]:
+    """Grant the key and give its oldest due message to the new owner; a ticket is given none (M6)."""
+    blocks = policy.on_error == "block"
+    new = replace(_grant(state, owner, now_ms, ttl_ms), block=blocks, origin=origin or state.origin)
+    if as_ticket:
+        return new, _granted(new, now_ms)
+    new = _deliver(new, now_ms, policy.max_attempts)
+    if given(new):
+        return new, _granted(new, now_ms)
+    # All that was due was out of attempts: nobody has anything to run.
+    freed = _free(new, now_ms, Left(how="released", owner=owner, successor=None, fence=new.fence))
+    if wanted is not None and all(message.id != wanted for message in freed.mail):
+        return freed, Known(state="dead", owner=None)
+    return freed, "nothing due"
+
+
+def settle(
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    ttl_ms: int,
+    *,
+    handled: Sequence[str],
+    failed: Sequence[Failure],
+    dropped: Sequence[Failure],
+    deferred: Sequence[str],
+    policy: Policy,
+    next_owner: str | None = None,
+    ticket: str | None = None,
+    fence: int | None = None,
+    repeated: bool = False,
+) -> tuple[KeyState, Granted | Freed | Lost | Unknown]:
+    """M2: report what became of messages, and free the key if nothing is due, in one step; else pass it on."""
+    successor = next_owner or ticket
+    if not owned_by(state, owner, now_ms, fence):
+        ids = [*handled, *(failure.id for failure in dropped)]
+        return state, _settled_before(state, now_ms, owner, successor, ids, fence=fence, repeated=repeated)
+
+    failures = {failure.id: failure for failure in (*failed, *dropped)}
+    drops = {failure.id for failure in dropped}
+    for message in state.mail:
+        if message.id in handled:
+            state = _remove(state, message, "handled", now_ms)
+        elif message.id in drops and not message.promised:  # M3: its source is told, and keeps it
+            state = _remove(state, message, "failed", now_ms)
+        elif message.id in failures:  # M3: what is promised, even meanwhile, is ours to retry
+            state = _fail(state, message, failures[message.id], now_ms, policy)
+    state = _forget(_change(state, deferred, _put_back), now_ms, policy.window_ms)
+    state = replace(state, block=policy.on_error == "block")
+
+    settled = Left(how="settled", owner=owner, successor=None, fence=state.fence)
+    if successor is None or not due(replace(state, owner=None), now_ms):
+        return _free(state, now_ms, settled), Freed(left=len(state.mail))
+    new = _grant(state, successor, now_ms, ttl_ms)
+        moved = Left(how="transferred", owner=owner, successor=successor, fence=new.fence)
+        return replace(new, left=moved), True
+    left = state.left
+    if (
+        left is not None
+        and (left.how, left.owner, left.successor, left.fence) == ("transferred", owner, successor, state.fence)
+        and owned_by(state, successor, now_ms)
+    ):
+        return state, True
+    return state, "unknown" if repeated else False  # R9
+
+
+# --- the mailbox
+
+
+def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's order, in one place
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    ttl_ms: int,
+    message: Stored | None,
+    *,
+    policy: Policy,
+    ticket: str | None = None,
+    as_ticket: bool = False,
+    route: bool = True,
+    origin: Origin | None = None,
+    skew_ms: int = 0,
+) -> tuple[KeyState, Granted | Accepted | Known | Held | Nothing | Full]:
+    """M1: store the message and try to own the key, in one step, decided in the rule's order."""
+    live = owned(state, now_ms, skew_ms)
+    known = {stored.id: stored for stored in state.mail}
+
+    if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
+        return _claim_again(state, now_ms, message, policy, as_ticket=as_ticket)
+    if any(trace.outcome == "failed" and trace.by == owner for trace in state.ended):
+        return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
+    if message is None:
+        redeems = ticket is not None and state.owner == ticket  # M9
+        if live and not redeems:
+            return state, Held(owner=state.owner, expires_ms=state.expires_ms)
+        if not live and not due(replace(state, owner=None), now_ms):
+            return state, "nothing due"
+        return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket)
+
+    for trace in state.ended:  # (2) handled or dead within the window
+        if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
+            if trace.by == owner:  # routed by this very claim, and finished since (R8)
+                return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
+            return state, Known(
+                state="handled" if trace.outcome == "handled" else "dead",
+                owner=state.owner if live else None,
+            )
+    if message.id in known:
+        stored = known[message.id]
+        if live:  # (3) it waits or runs: whoever is told so is promised it (M3)
+            promised = _change(state, [message.id], lambda m: replace(m, promised=True))
+            if stored.by == owner:
+                return promised, Accepted(owner=state.owner, stored=len(state.mail))
+            running = stored.given == state.fence
+            return promised, Known(state="running" if running else "waiting", owner=state.owner)
+        # (4) it waits and nobody owns: now this caller's
+        mine = _change(state, [message.id], lambda m: replace(m, by=owner, promised=m.promised or as_ticket))
+        return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message.id)
+    if live:  # (5) stored behind an owner
+        if not route:
+            return state, Held(owner=state.owner, expires_ms=state.expires_ms)
+        if len(state.mail) >= policy.max_pending:  # M7
+            return state, "full"
+        routed = replace(state, mail=(*state.mail, replace(message, promised=True)))
+        return routed, Accepted(owner=state.owner, stored=len(routed.mail))
+    # (5) stored and owned, however full the mailbox is (M7)
+    mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
+    return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message.id)
+
+
+def _claim_again(
+    state: KeyState, now_ms: int, message: Stored | None, policy: Policy, *, as_ticket: bool
+) -> tuple[KeyState, Granted]:
+    """M1 (1): a claim by the present owner is answered from what stands.
+
+    An owner that only acquired has stored and was given nothing yet; it stores its message and gets the oldest.
+    """
+    if message is not None and state_of(state, message.id, now_ms, policy.window_ms) is None:
+        state = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
+    if not given(state) and not as_ticket:
+        state = _deliver(state, now_ms, policy.max_attempts)
+    return state, _granted(state, now_ms)
+
+
+def _own(
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    ttl_ms: int,
+    *,
+    policy: Policy,
+    origin: Origin | None,
+    as_ticket: bool,
+    wanted: str | None = None,
+) -> tuple[KeyState, Granted | Known | Nothing]:
+    """Grant the key and give its oldest due message to the new owner; a ticket is given none (M6)."""
+    blocks = policy.on_error == "block"
+    new = replace(_grant(state, owner, now_ms, ttl_ms), block=blocks, origin=origin or state.origin)
+    if as_ticket:
+        return new, _granted(new, now_ms)
+    new = _deliver(new, now_ms, policy.max_attempts)
+    if given(new):
+        return new, _granted(new, now_ms)
+    # All that was due was out of attempts: nobody has anything to run.
+    freed = _free(new, now_ms, Left(how="released", owner=owner, successor=None, fence=new.fence))
+    if wanted is not None and all(message.id != wanted for message in freed.mail):
+        return freed, Known(state="dead", owner=None)
+    return freed, "nothing due"
+
+
+def settle(
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    ttl_ms: int,
+    *,
+    handled: Sequence[str],
+    failed: Sequence[Failure],
+    dropped: Sequence[Failure],
+    deferred: Sequence[str],
+    policy: Policy,
+    next_owner: str | None = None,
+    ticket: str | None = None,
+    fence: int | None = None,
+    repeated: bool = False,
+) -> tuple[KeyState, Granted | Freed | Lost | Unknown]:
+    """M2: report what became of messages, and free the key if nothing is due, in one step; else pass it on."""
+    if not owned_by(state, owner, now_ms, fence):
+        finished = [*handled, *(failure.id for failure in dropped)]
+        return state, _settled_before(
+            state, now_ms, owner, next_owner or ticket, finished, fence=fence, repeated=repeated
+        )
+
+    failures = {failure.id: failure for failure in failed}
+    drops = {failure.id: failure for failure in dropped}
+    for message in state.mail:
+        if message.id in handled:
+            state = _remove(state, message, "handled", now_ms)
+        elif message.id in deferred:
+            state = _change(state, [message.id], _put_back)
+        elif message.id in failures:
+            state = _fail(state, message, failures[message.id], now_ms, policy)
+        elif message.id in drops and message.promised:  # M3: promised meanwhile, so it is ours to retry
+            state = _fail(state, message, drops[message.id], now_ms, policy)
+        elif message.id in drops:  # M3: its source is told, and keeps it
+            state = _remove(state, message, "failed", now_ms)
+    state = _forget(state, now_ms, policy.window_ms)
+    state = replace(state, block=policy.on_error == "block")
+
+    successor = next_owner or ticket
+    free = replace(state, owner=None)
+    if successor is None or not due(free, now_ms):
+        freed = _free(state, now_ms, Left(how="settled", owner=owner, successor=None, fence=state.fence))
+        return freed, Freed(left=len(freed.mail))
+    new = _grant(state, successor, now_ms, ttl_ms)
+    if ticket is not None:
+        new = _change(new, [m.id for m in new.mail], lambda m: replace(m, promised=True))  # M3
+    else:
+        new = _deliver(new, now_ms, policy.max_attempts)
+        if not given(new):  # all that was due was out of attempts
+            return _free(new, now_ms, settled), Freed(left=len(new.mail))
+    new = replace(new, left=Left(how="moved", owner=owner, successor=successor, fence=new.fence))
+    return new, _granted(new, now_ms)
+
+
+def _remove(state: KeyState, message: Stored, outcome: Literal["handled", "failed"], now_ms: int) -> KeyState:
+    return replace(
+        state,
+        mail=tuple(other for other in state.mail if other.id != message.id),
+        ended=(*state.ended, _trace(state, message, outcome, now_ms)),
+    )
+
+
+def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, policy: Policy) -> KeyState:
+    """Let a failed message pause, or bury it when it is out of attempts (M6)."""
+    if message.attempts >= policy.max_attempts:
+        return _bury(state, replace(message, error=failure.error), now_ms)
+    pause_ms = policy.pause_ms(message.attempts) if failure.after_ms is None else failure.after_ms
+    return _change(
+        state,
+        [message.id],
+        lambda failed: replace(failed, due_ms=now_ms + pause_ms, error=failure.error, given=0),
+    )
+
+
+def _put_back(message: Stored) -> Stored:
+    """A deferred message: promised from now on, at its place, its delivery not counted."""
+    return replace(message, attempts=max(0, message.attempts - 1), given=0, promised=True)
+
+
+def _settled_before(
+    state: KeyState,
+    now_ms: int,
+    owner: str,
+    successor: str | None,
+    finished: Sequence[str],
+    *,
+    fence: int | None,
+    repeated: bool,
+) -> Granted | Freed | Lost | Unknown:
+    """What a settle by somebody who is not the live owner finds: its own effect, a loss, or nothing to tell by."""
+    left = state.left
+    if left is not None and left.owner == owner:
+        if left.how == "moved" and left.successor == successor and owned_by(state, left.successor or "", now_ms):
+            return _granted(state, now_ms)
+        if left.how == "settled":
+            return Freed(left=len(state.mail))
+    if repeated:  # R9
+        if any(trace.id in finished and trace.fence == fence for trace in state.ended):
+            return Freed(left=len(state.mail))
+        return "unknown"
+    return "lost"
+
+
+def take(
+    state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None
+) -> tuple[KeyState, Granted | Lost]:
+    """Renew, and give all due messages that were never delivered to the present run, oldest first.
+
+    It stops at the first due message that was delivered before: after a failed run that held several they go one
+    by one (M6), and nothing newer goes ahead of them (M4). The answer names all that the tenure was given, so that
+    a repeated take is answered like the first (R8).
+    """
+    state, answer = renew(state, now_ms, owner, ttl_ms, fence)
+    if answer == "lost":
+        return state, answer
+    fresh: list[str] = []
+    for message in due(state, now_ms):
+        if message.attempts:
+            break
+        fresh.append(message.id)
+    state = _give(state, fresh)
+    return state, _granted(state, now_ms)

@@ -1,0 +1,122 @@
+"""What every provider refuses before any request (R10, M5, M7), so that all refuse the same."""
+
+import json
+from collections.abc import Sequence
+
+from incumbent.errors import ConfigurationError, MessageTooLarge
+
+MAX_KEY_BYTES = 1_024
+MAX_OWNER_BYTES = 512
+MAX_MESSAGE_ID_BYTES = 256
+MAX_TTL_MS = 86_400_000
+
+
+def _text(name: str, value: object, most: int, key: str | None = None) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {value!r}", key=key)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as cause:
+        raise ConfigurationError(f"{name} is not valid Unicode: {value!r}", key=key) from cause
+    if not 1 <= size <= most:
+        shown = value if size <= 80 else value[:80] + "..."  # noqa: PLR2004 - enough to recognise it
+        raise ConfigurationError(f"{name} has {size:,} bytes; allowed are 1 to {most:,}: {shown!r}", key=key)
+    return value
+
+
+def check_key(key: object) -> str:
+    """1 to 1,024 bytes of UTF-8, any character."""
+    return _text("the key", key, MAX_KEY_BYTES)
+
+
+def check_owner(owner: object, key: str, name: str = "the owner") -> str:
+    """1 to 512 bytes of UTF-8, any character."""
+    return _text(name, owner, MAX_OWNER_BYTES, key)
+
+
+def check_message_id(message_id: object, key: str) -> str:
+    """1 to 256 bytes of UTF-8, any character."""
+    return _text("the message id", message_id, MAX_MESSAGE_ID_BYTES, key)
+
+
+def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
+    """Whole milliseconds within bounds; no bool, no float."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(
+            f"{name} must be whole milliseconds (an int), not {type(value).__name__}: {value!r}", key=key
+        )
+    if not least <= value <= most:
+        raise ConfigurationError(f"{name} is {value:,}; allowed are {least:,} to {most:,}", key=key)
+    return value
+
+
+def check_ttl(ttl_ms: object, key: str | None = None) -> int:
+    """From 1 to 86,400,000 whole milliseconds: one day."""
+    return check_ms("ttl_ms", ttl_ms, 1, MAX_TTL_MS, key)
+
+
+def check_transfer(key: object, from_owner: object, to_owner: object, ttl_ms: object) -> None:
+    """Check a transfer: two owners that differ, since an owner string is good for one tenure (R2)."""
+    checked = check_key(key)
+    check_owner(from_owner, checked, "from_owner")
+    check_owner(to_owner, checked, "to_owner")
+    check_ttl(ttl_ms, checked)
+    if from_owner == to_owner:
+        raise ConfigurationError(
+            f"transfer of key {checked!r} from owner {from_owner!r} to itself: give the successor an owner of its own",
+            key=checked,
+        )
+
+
+def check_lease(key: object, owner: object, ttl_ms: object) -> None:
+    """Check the three arguments that most calls share."""
+    checked = check_key(key)
+    check_owner(owner, checked)
+    check_ttl(ttl_ms, checked)
+
+
+def check_settlement(
+    key: str,
+    handled: Sequence[str],
+    others: Sequence[str],
+    next_owner: str | None,
+    ticket: str | None,
+) -> None:
+    """Check what a settle names: valid ids, each once; a successor or a ticket, not both."""
+    named = [*handled, *others]
+    for message_id in named:
+        check_message_id(message_id, key)
+    if len(set(named)) != len(named):
+        raise ConfigurationError(f"settle of key {key!r} names a message twice: {named!r}", key=key)
+    if next_owner is not None and ticket is not None:
+        raise ConfigurationError(f"settle of key {key!r}: give next_owner or ticket, not both", key=key)
+    if next_owner is not None:
+        check_owner(next_owner, key, "next_owner")
+    if ticket is not None:
+        check_owner(ticket, key, "ticket")
+
+
+def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str:
+    """The event as JSON text, the only form in which anything is stored.
+
+    Raises ``ConfigurationError`` for what JSON cannot say, ``MessageTooLarge`` beyond ``most_bytes`` of UTF-8.
+    """
+    try:
+        text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except UnicodeEncodeError:  # a lone surrogate: legal in JSON when escaped
+        text = json.dumps(event, allow_nan=False, separators=(",", ":"))
+        size = len(text)
+    except (TypeError, ValueError, RecursionError) as cause:
+        raise ConfigurationError(
+            f"message {message_id!r} of key {key!r} is not JSON ({cause}): decorate outside of parsers, "
+            "or choose what is stored with store=",
+            key=key,
+        ) from cause
+    if size > most_bytes:
+        raise MessageTooLarge(
+            f"message {message_id!r} of key {key!r} has {size:,} bytes, more than the {most_bytes:,} that may "
+            "be stored: keep the body elsewhere and send its address, or choose what is stored with store=",
+            key=key,
+        )
+    return text
