@@ -1,0 +1,194 @@
+"""The template describes what the package needs: its tables, its rights and its layer."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RUNTIME = "python3.13"
+TABLES = ("LeaseTable", "TranscriptTable")
+
+
+class CloudFormationLoader(yaml.SafeLoader):
+    """YAML with the short forms of the intrinsic functions written out."""
+
+
+def _intrinsic(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    value: Any = loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+    if isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    return {suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}": value}
+
+
+CloudFormationLoader.add_multi_constructor("!", _intrinsic)
+
+
+@pytest.fixture(scope="module")
+def template() -> dict[str, Any]:
+    """The template as CloudFormation reads it."""
+    text = (ROOT / "template.yaml").read_text("utf-8")
+    # The loader is a SafeLoader with three constructors more.
+    return dict(yaml.load(text, Loader=CloudFormationLoader))  # noqa: S506
+
+
+def resources(template: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """Return the resources of one type, by name."""
+    return {name: found for name, found in template["Resources"].items() if found["Type"] == kind}
+
+
+def statements(function: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what a function may do, whatever the parameters say."""
+    for policy in function["Properties"].get("Policies", []):
+        for statement in policy["Statement"]:
+            branches = statement["Fn::If"][1:] if "Fn::If" in statement else [statement]
+            yield from (branch for branch in branches if branch != {"Ref": "AWS::NoValue"})
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list, also of what may stand alone."""
+    return value if isinstance(value, list) else [value]
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every string inside a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from texts(inner)
+
+
+def test_lease_table_has_the_stored_format_s_keys(template: dict[str, Any]) -> None:
+    """Partition key pk, sort key sk, both strings."""
+    table = template["Resources"]["LeaseTable"]["Properties"]
+    types = {found["AttributeName"]: found["AttributeType"] for found in table["AttributeDefinitions"]}
+    assert table["KeySchema"] == [
+        {"AttributeName": "pk", "KeyType": "HASH"},
+        {"AttributeName": "sk", "KeyType": "RANGE"},
+    ]
+    assert types == {"pk": "S", "sk": "S", "orphan_shard": "S", "orphan_since": "N"}
+
+
+def test_orphans_are_found_by_a_sharded_index_that_renewals_do_not_write(template: dict[str, Any]) -> None:
+    """The index carries its keys and what to wake, and none of what a renewal changes."""
+    (index,) = template["Resources"]["LeaseTable"]["Properties"]["GlobalSecondaryIndexes"]
+    assert index["IndexName"] == "orphans"
+    assert index["KeySchema"] == [
+        {"AttributeName": "orphan_shard", "KeyType": "HASH"},
+        {"AttributeName": "orphan_since", "KeyType": "RANGE"},
+    ]
+    assert index["Projection"] == {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["lease_key", "target"]}
+
+
+def test_expired_records_are_cleaned_up_by_expires_on(template: dict[str, Any]) -> None:
+    """The lease table's TTL attribute is the stored format's, and transcripts have none."""
+    tables = resources(template, "AWS::DynamoDB::Table")
+    assert tables["LeaseTable"]["Properties"]["TimeToLiveSpecification"] == {
+        "AttributeName": "expires_on",
+        "Enabled": True,
+    }
+    assert "TimeToLiveSpecification" not in tables["TranscriptTable"]["Properties"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_outlive_the_stack_and_can_be_restored(template: dict[str, Any], name: str) -> None:
+    """Each table is retained, restorable to a point in time, and paid by request."""
+    table = template["Resources"][name]
+    assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == "Retain"
+    assert table["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert table["Properties"]["BillingMode"] == "PAY_PER_REQUEST"
+
+
+def test_every_table_is_covered_here(template: dict[str, Any]) -> None:
+    """A table that joins the template joins the test above."""
+    assert set(resources(template, "AWS::DynamoDB::Table")) == set(TABLES)
+
+
+def test_no_policy_has_a_wildcard(template: dict[str, Any]) -> None:
+    """No action and no resource of any function contains a star, and nothing is said by NotAction."""
+    found = [
+        each for function in resources(template, "AWS::Serverless::Function").values() for each in statements(function)
+    ]
+    assert found
+    for statement in found:
+        assert set(statement) <= {"Sid", "Effect", "Action", "Resource"}, statement
+        assert not [text for text in texts([statement["Action"], statement["Resource"]]) if "*" in text], statement
+
+
+def test_thread_function_may_do_what_it_does_and_no_more(template: dict[str, Any]) -> None:
+    """Item calls on the leases, updates of transcripts, its own successor, the one model."""
+    function = template["Resources"]["ThreadFunction"]
+    assert {each["Sid"]: set(as_list(each["Action"])) for each in statements(function)} == {
+        "GoOnInTheNextInvocation": {"lambda:InvokeFunction"},
+        "LeasesAndMailboxes": {
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:UpdateItem",
+            "dynamodb:DeleteItem",
+        },
+        "Transcripts": {"dynamodb:UpdateItem"},
+        "AskTheModel": {"bedrock:InvokeModel"},
+    }
+    granted = {each["Sid"]: each["Resource"] for each in statements(function)}
+    assert granted["LeasesAndMailboxes"] == {"Fn::GetAtt": "LeaseTable.Arn"}
+    assert granted["Transcripts"] == {"Fn::GetAtt": "TranscriptTable.Arn"}
+
+
+def test_function_that_goes_on_in_itself_is_not_cut_off(template: dict[str, Any]) -> None:
+    """Who may invoke itself, by the name that it has, allows the loop."""
+    function = template["Resources"]["ThreadFunction"]["Properties"]
+    own = function["FunctionName"]["Fn::Sub"]
+    (invoke,) = (each for each in statements({"Properties": function}) if each["Action"] == "lambda:InvokeFunction")
+    assert invoke["Resource"]["Fn::Sub"].endswith(f":function:{own}")
+    assert function["RecursiveLoop"] == "Allow"
+
+
+def test_layer_is_built_for_the_functions_runtime_and_architecture(template: dict[str, Any]) -> None:
+    """Without these two lines the layer is empty, or built for another processor, and all looks well."""
+    functions = template["Globals"]["Function"]
+    layer = template["Resources"]["IncumbentLayer"]
+    assert functions["Runtime"] == RUNTIME
+    assert functions["Architectures"] == ["arm64"]
+    assert functions["Layers"] == [{"Ref": "IncumbentLayer"}]
+    assert layer["Metadata"] == {"BuildMethod": RUNTIME, "BuildArchitecture": "arm64"}
+    assert layer["Properties"]["CompatibleRuntimes"] == [RUNTIME]
+    assert layer["Properties"]["CompatibleArchitectures"] == ["arm64"]
+    assert layer["Properties"]["RetentionPolicy"] == "Retain"
+    content = ROOT / layer["Properties"]["ContentUri"]
+    assert (content / "incumbent" / "__init__.py").is_file()
+    assert (content / "requirements.txt").is_file()
+
+
+def test_every_handler_is_where_the_template_says(template: dict[str, Any]) -> None:
+    """The file is there, and defines the function."""
+    for name, function in resources(template, "AWS::Serverless::Function").items():
+        module, handler = function["Properties"]["Handler"].split(".")
+        tree = ast.parse((ROOT / function["Properties"]["CodeUri"] / f"{module}.py").read_text("utf-8"))
+        assert handler in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, name
+
+
+def test_every_log_group_forgets(template: dict[str, Any]) -> None:
+    """Each function logs to a group of the template that keeps its lines for a bounded time."""
+    groups = resources(template, "AWS::Logs::LogGroup")
+    for name, function in resources(template, "AWS::Serverless::Function").items():
+        group = groups[function["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]]
+        assert 1 <= group["Properties"]["RetentionInDays"] <= 365, name
+
+
+def test_redis_url_is_not_shown(template: dict[str, Any]) -> None:
+    """It holds a password, so the console shows stars."""
+    assert template["Parameters"]["RedisUrl"]["NoEcho"] is True
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    """The template is clean, transformation included."""
+    lint = "import sys; from cfnlint.runner import main; sys.exit(main())"
+    command = [sys.executable, "-c", lint, "--regions", "eu-central-1", "--", "template.yaml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
