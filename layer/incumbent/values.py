@@ -187,6 +187,15 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message out of attempts, kept for people (M6): its last error is ``message.last_error``."""
+
+    key: str
+    message: Message
+    died_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
     """A key with due messages and no live owner. ``age_ms`` is for how long; ``target`` is what to wake."""
 
