@@ -62,8 +62,10 @@ from incumbent.values import (
     Beat,
     Claim,
     Continued,
+    DeadLetter,
     Failure,
     Message,
+    MessageState,
     Origin,
     Orphan,
     Policy,
@@ -177,8 +179,32 @@ class Mailbox(Protocol):
         ...
 
 
+class Archive(Protocol):
+    """Looking at what became of messages, and putting dead letters back; what a mailbox may offer besides.
+
+    Dead letters are kept for 14 days.
+    """
+
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
+        """Say what became of an id; ``None`` when it was never stored or the window forgot it (M5)."""
+        ...
+
+    def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
+        """List the dead letters of one key, or of all keys, the longest dead first per key."""
+        ...
+
+    def redrive(self, key: str, message_id: str) -> bool:
+        """Put a dead letter back at the end of its mailbox, promised and undelivered; ``False`` if there is none."""
+        ...
+
+    def purge(self, key: str, message_id: str) -> bool:
+        """Remove a dead letter for good; ``False`` if there is none. Its id stays a duplicate in the window."""
+        ...
+
+
 _LEASE_METHODS = ("acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease")
 _MAILBOX_METHODS = ("claim", "settle", "beat", "take", "peek", "orphans")
+_ARCHIVE_METHODS = ("find", "dead_letters", "redrive", "purge")
 
 
 def _has(value: object, names: Iterable[str]) -> bool:
@@ -193,6 +219,11 @@ def is_lease_provider(value: object) -> TypeGuard[LeaseProvider]:
 def is_mailbox(value: object) -> TypeGuard[Mailbox]:
     """Whether all six methods are there and callable."""
     return _has(value, _MAILBOX_METHODS)
+
+
+def is_archive(value: object) -> TypeGuard[Archive]:
+    """Whether all four methods are there and callable."""
+    return _has(value, _ARCHIVE_METHODS)
 
 
 class NoopLeaseProvider:

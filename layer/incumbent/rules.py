@@ -564,3 +564,22 @@ def take(
         fresh.append(message.id)
     state = _give(state, fresh)
     return state, _granted(state, now_ms)
+
+
+# --- dead letters
+
+
+def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bool]:
+    """Put a dead letter back at the end of the mailbox: promised, undelivered, its id no longer dead."""
+    for letter in state.dead:
+        if letter.id == message_id:
+            back = Stored(id=letter.id, body=letter.body, by="", promised=True, stored_ms=now_ms, error=letter.error)
+            rest = tuple(trace for trace in state.ended if (trace.id, trace.outcome) != (message_id, "dead"))
+            return replace(purge(state, message_id)[0], mail=(*state.mail, back), ended=rest), True
+    return state, False
+
+
+def purge(state: KeyState, message_id: str) -> tuple[KeyState, bool]:
+    """Remove a dead letter; the trace of its id stays."""
+    rest = tuple(letter for letter in state.dead if letter.id != message_id)
+    return replace(state, dead=rest), len(rest) < len(state.dead)

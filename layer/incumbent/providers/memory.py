@@ -30,10 +30,12 @@ from incumbent.values import (
     Claim,
     Claimed,
     Continued,
+    DeadLetter,
     Duplicate,
     Failure,
     Idle,
     Message,
+    MessageState,
     Origin,
     Orphan,
     Policy,
@@ -261,6 +263,43 @@ class MemoryProvider:
                 age_ms=now - since_ms,
                 waiting=len(rules.due(replace(state, owner=None), now)),
             )
+
+    # --- the archive
+
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
+        """M5."""
+        check_message_id(message_id, check_key(key))
+        _, found = self._step(key, lambda state, now: (state, rules.state_of(state, message_id, now, policy.window_ms)))
+        return found
+
+    def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
+        """M6."""
+        with self._lock:
+            states = [(k, s) for k, s in self._keys.items() if key is None or k == key]
+        letters = [(each, letter) for each, state in states for letter in state.dead]
+        for each, letter in letters[:limit]:
+            yield DeadLetter(
+                key=each,
+                message=Message(
+                    id=letter.id,
+                    event=json.loads(letter.body),
+                    attempt=letter.attempts,
+                    stored_at_ms=letter.stored_ms,
+                    promised=True,
+                    last_error=letter.error,
+                ),
+                died_at_ms=letter.died_ms,
+            )
+
+    def redrive(self, key: str, message_id: str) -> bool:
+        """M6."""
+        check_message_id(message_id, check_key(key))
+        return self._step(key, lambda state, now: rules.redrive(state, now, message_id))[1]
+
+    def purge(self, key: str, message_id: str) -> bool:
+        """M6."""
+        check_message_id(message_id, check_key(key))
+        return self._step(key, lambda state, _: rules.purge(state, message_id))[1]
 
     def _lost(self, key: str, owner: str, call: str) -> LeaseLost:
         holder = self.get_lease_owner(key)
