@@ -1,0 +1,106 @@
+"""Functions as Lambda imports them, with a model that does what the test says."""
+
+import importlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from incumbent.testing.servers import AWS_ENVIRONMENT
+
+FUNCTIONS = Path(__file__).parents[2] / "functions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the runtime client hands to a handler."""
+
+    aws_request_id: str
+    remaining_ms: int = 60_000
+    function_name: str = "thread"
+    function_version: str = "$LATEST"
+    invoked_function_arn: str = "arn:aws:lambda:eu-central-1:123456789012:function:thread"
+    memory_limit_in_mb: int = 512
+    log_group_name: str = "/aws/lambda/thread"
+    log_stream_name: str = "2026/11/02/[$LATEST]0123456789abcdef"
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how long the invocation has left."""
+        return self.remaining_ms
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """Bedrock's Converse as far as this goes: counts what it was asked, and does in between what it is told."""
+
+    while_thinking: list[Callable[[], object]] = field(default_factory=list)
+    asked: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def converse(self, messages: list[dict[str, Any]]) -> str:
+        """Note the question, do the next thing on the list, and answer."""
+        self.asked.append(messages)
+        if self.while_thinking:
+            self.while_thinking.pop(0)()
+        return f"answer {len(self.asked)}"
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    """A model behind an endpoint of this machine, which botocore takes for Bedrock's."""
+    model = Model()
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            text = model.converse(request["messages"])
+            answer = {
+                "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+                "stopReason": "end_turn",
+                "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2},
+                "metrics": {"latencyMs": 1},
+            }
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("MODEL_ID", "example.model-v1:0")
+        yield model
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sequence[ModuleType]]]:
+    """Import modules of a function's folder afresh, as a new environment would, and forget them afterwards."""
+    loaded: list[str] = []
+
+    def load(function: str, *names: str) -> Sequence[ModuleType]:
+        folder = FUNCTIONS / function
+        monkeypatch.syspath_prepend(str(folder))
+        loaded.extend(file.stem for file in folder.glob("*.py"))
+        for name in loaded:
+            sys.modules.pop(name, None)
+        return [importlib.import_module(name) for name in names]
+
+    for name, value in AWS_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    yield load
+    for name in loaded:
+        sys.modules.pop(name, None)

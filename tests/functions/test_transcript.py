@@ -1,0 +1,163 @@
+"""A transcript takes nothing from an owner that another one has followed, wherever it is kept."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from incumbent.local.template import Template
+from incumbent.testing.servers import DynamoDBServer, dynalite, dynalite_available, locked_moto, valkey
+from tests.functions.conftest import FUNCTIONS
+
+Load = Callable[..., Sequence[ModuleType]]
+
+PLACES = {"memory": "MemoryTranscripts", "redis": "RedisTranscripts", "moto": "DynamoDBTranscripts"}
+if dynalite_available():
+    PLACES["dynalite"] = "DynamoDBTranscripts"
+
+
+@contextmanager
+def table_on(running: AbstractContextManager[DynamoDBServer]) -> Iterator[dict[str, str]]:
+    """Make the table that the template describes; yield the variables under which the function finds it."""
+    import boto3
+
+    template = Template.load(FUNCTIONS.parent / "template.yaml")
+    (table,) = (table for table in template.tables() if table["KeySchema"][0]["AttributeName"] == "thread")
+    with running as server:
+        session = boto3.Session("incumbent", "incumbent", region_name="eu-central-1")
+        client = session.client("dynamodb", endpoint_url=server.endpoint_url)
+        client.create_table(**table)
+        client.close()
+        yield {**server.environment, "TRANSCRIPT_TABLE_NAME": table["TableName"]}
+
+
+@pytest.fixture(scope="module")
+def moto_environment() -> Iterator[dict[str, str]]:
+    """A table on moto."""
+    with table_on(locked_moto()) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def dynalite_environment() -> Iterator[dict[str, str]]:
+    """A table on dynalite, which takes no expression that the real service would refuse."""
+    with table_on(dynalite()) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def redis_environment() -> Iterator[dict[str, str]]:
+    """The variables under which the function finds its server."""
+    with valkey() as server:
+        yield {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": server.url}
+
+
+@pytest.fixture
+def transcript(load: Load) -> ModuleType:
+    """The function's module."""
+    (module,) = load("thread", "transcript")
+    return module
+
+
+@pytest.fixture(params=PLACES)
+def transcripts(
+    request: pytest.FixtureRequest, transcript: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """A place for transcripts, chosen by the environment as the function chooses it."""
+    environment = {"INCUMBENT_PROVIDER": "memory"}
+    if request.param != "memory":
+        environment = request.getfixturevalue(f"{request.param}_environment")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = transcript.transcripts_from_env()
+    assert type(found).__name__ == PLACES[request.param]
+    yield found
+    if hasattr(found, "client"):
+        found.client.close()
+
+
+@pytest.fixture
+def thread(request: pytest.FixtureRequest) -> str:
+    """A thread that no other test uses."""
+    return f"thread/{request.node.name} {{é}}"
+
+
+def said(transcript: ModuleType, *texts: str) -> list[Any]:
+    """Return turns of a user."""
+    return [transcript.Turn(role="user", text=text, message_id=f"id of {text}") for text in texts]
+
+
+# Two owners, the later one with the higher fence, as far apart as a store's microseconds put them.
+EARLIER, LATER = 1_793_610_930_412_000, 1_793_610_930_412_001
+
+
+def test_new_thread_has_nothing_said(transcripts: Any, thread: str) -> None:
+    """The first load answers an empty list."""
+    assert transcripts.load(thread, fence=EARLIER) == []
+
+
+def test_what_was_saved_is_loaded_as_it_was(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """Role, text and message id come back, for the same owner and for the next."""
+    turns = [*said(transcript, "hello", "grüße 🙂"), transcript.Turn(role="assistant", text="hi")]
+    transcripts.load(thread, fence=EARLIER)
+    transcripts.save(thread, turns, fence=EARLIER)
+    assert transcripts.load(thread, fence=EARLIER) == turns
+    assert transcripts.load(thread, fence=LATER) == turns
+
+
+def test_stale_owner_cannot_overwrite_what_a_later_one_saved(
+    transcripts: Any, transcript: ModuleType, thread: str
+) -> None:
+    """A save under a lower fence is refused, and changes nothing (H37)."""
+    transcripts.load(thread, fence=EARLIER)
+    transcripts.save(thread, said(transcript, "later"), fence=LATER)
+    with pytest.raises(transcript.StaleOwner, match="later than fence"):
+        transcripts.save(thread, said(transcript, "stale"), fence=EARLIER)
+    assert transcripts.load(thread, fence=LATER) == said(transcript, "later")
+
+
+def test_loading_alone_shuts_out_the_owners_before(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """What an owner has read stands, though it has not saved yet."""
+    transcripts.save(thread, said(transcript, "first"), fence=EARLIER)
+    assert transcripts.load(thread, fence=LATER) == said(transcript, "first")
+    with pytest.raises(transcript.StaleOwner):
+        transcripts.save(thread, said(transcript, "first", "stale"), fence=EARLIER)
+    assert transcripts.load(thread, fence=LATER) == said(transcript, "first")
+
+
+def test_stale_owner_is_told_when_it_loads(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """It need not run a whole step to find out."""
+    transcripts.load(thread, fence=LATER)
+    with pytest.raises(transcript.StaleOwner):
+        transcripts.load(thread, fence=EARLIER)
+
+
+def test_saving_again_is_safe(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """A repeated save under the same fence is no conflict with itself."""
+    for _ in range(2):
+        transcripts.save(thread, said(transcript, "once"), fence=EARLIER)
+    assert transcripts.load(thread, fence=EARLIER) == said(transcript, "once")
+
+
+def test_threads_do_not_meet(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """One thread's fence and turns are nothing to another."""
+    transcripts.save(thread, said(transcript, "mine"), fence=LATER)
+    assert transcripts.load(f"{thread}2", fence=EARLIER) == []
+
+
+def test_oldest_turns_go_first(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """A transcript stays below an item's size by keeping the last turns."""
+    turns = said(transcript, *(str(n) for n in range(transcript.KEEP_TURNS + 1)))
+    transcripts.save(thread, turns, fence=EARLIER)
+    assert transcripts.load(thread, fence=EARLIER) == turns[1:]
+
+
+def test_leases_without_a_place_for_transcripts_are_refused(
+    transcript: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of leases and no table of transcripts is a mistake, not a reason to keep them in memory."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "dynamodb")
+    with pytest.raises(RuntimeError, match="set TRANSCRIPT_TABLE_NAME"):
+        transcript.transcripts_from_env()
