@@ -1,0 +1,140 @@
+"""The values in which a local run is told: invocations that ended, log lines, and what is still on its way."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Outcome(StrEnum):
+    """How one attempt at an invocation ended."""
+
+    OK = "ok"
+    """The handler returned."""
+    ERROR = "error"
+    """The handler raised, or answered with what is no JSON."""
+    TIMEOUT = "timeout"
+    """It was not over at its deadline."""
+    CRASH = "crash"
+    """The process ended in the middle of it."""
+    INIT_ERROR = "init error"
+    """The process ended, or said why it cannot go on, before it took any invocation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line that a function printed.
+
+    ``request_id`` is the invocation in whose time it was printed: ``None`` before the first one, and always
+    where several share a process. ``environment`` and ``log_stream`` are empty where there is no process.
+    """
+
+    at_ms: int
+    function: str
+    environment: str
+    log_stream: str
+    request_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One attempt at one invocation, as it ended.
+
+    Times are epoch milliseconds. ``sent_at_ms`` is when the caller asked, ``started_at_ms`` when a process
+    was given it (for an init error: when it was given up). ``attempt`` counts from 1; the attempts of one
+    asynchronous invocation share their request id. ``payload`` is what the handler returned, ``error`` what
+    Lambda would tell its caller: ``errorType``, ``errorMessage`` and, from Python, ``stackTrace``.
+    """
+
+    request_id: str
+    label: str
+    function: str
+    invoked_arn: str
+    environment: str
+    log_stream: str
+    asynchronous: bool
+    attempt: int
+    cold_start: bool
+    sent_at_ms: int
+    started_at_ms: int
+    ended_at_ms: int
+    outcome: Outcome
+    event: Any
+    payload: Any
+    error: Mapping[str, Any] | None
+    logs: tuple[LogLine, ...]
+
+    @property
+    def id(self) -> str:
+        """Unique per attempt: the request id and the attempt."""
+        return f"{self.request_id}#{self.attempt}"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the handler returned."""
+        return self.outcome is Outcome.OK
+
+
+class Pending:
+    """An invocation that may not be over yet."""
+
+    __slots__ = ("_done", "_result", "request_id")
+
+    def __init__(self, request_id: str) -> None:
+        """Start as not over."""
+        self.request_id = request_id
+        self._done = threading.Event()
+        self._result: Invocation | None = None
+
+    def resolve(self, invocation: Invocation) -> None:
+        """Give the last attempt, once."""
+        self._result = invocation
+        self._done.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over: for an asynchronous one, with no retry to come."""
+        return self._done.is_set()
+
+    def result(self, timeout_ms: int | None = None) -> Invocation:
+        """Wait for the last attempt and return it, whatever its outcome.
+
+        Raises:
+            TimeoutError: it was not over within ``timeout_ms``.
+        """
+        self._done.wait(None if timeout_ms is None else timeout_ms / 1_000)
+        if self._result is None:
+            raise TimeoutError(f"invocation {self.request_id} was not over after {timeout_ms} ms")
+        return self._result
+
+
+class Cloud(Protocol):
+    """What can be asked to invoke functions: processes (`LocalLambda`) or threads (`InProcessLambda`)."""
+
+    def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
+        """Send an invocation and return at once."""
+        ...
+
+    def warm(self, function: str, environments: int | None = None) -> None:
+        """Have ``environments`` of the function ready before the first invocation; all unless given."""
+        ...
+
+    def wait_idle(self, timeout_ms: int = 60_000) -> None:
+        """Wait until no invocation runs, waits or is to be retried; raise TimeoutError if that takes longer."""
+        ...
+
+
+OnLog = Callable[[LogLine], None]
+OnInvocation = Callable[[Invocation], None]
+
+
+def ignore(_: object) -> None:
+    """Do nothing: nobody listens."""
+
+
+def encode(event: Any) -> bytes:
+    """Return the event as Lambda would carry it."""
+    return json.dumps(event, separators=(",", ":")).encode()

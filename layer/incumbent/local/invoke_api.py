@@ -1,0 +1,98 @@
+"""The Invoke API of Lambda, as far as boto3's ``invoke`` needs it."""
+
+import base64
+import binascii
+import json
+import re
+from typing import Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from incumbent.errors import ConfigurationError
+from incumbent.local.invocations import Pending
+from incumbent.local.template import LATEST
+from incumbent.local.wire import Handler
+
+_PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?")
+_MOST_BYTES = {"RequestResponse": 6 * 1024 * 1024, "Event": 1024 * 1024, "DryRun": 6 * 1024 * 1024}
+_LOG_TAIL_BYTES = 4_096
+
+
+class Invoker(Protocol):
+    """What the Invoke API hands its requests to."""
+
+    def submit_bytes(
+        self,
+        function: str,
+        body: bytes,
+        *,
+        asynchronous: bool,
+        trace_id: str | None,
+        client_context: str | None,
+    ) -> Pending:
+        """Send an invocation; raise ConfigurationError where there is no such function."""
+        ...
+
+    def check_function(self, function: str) -> None:
+        """Raise ConfigurationError where there is no such function."""
+        ...
+
+
+class InvokeApi(Handler):
+    """``POST /2015-03-31/functions/{name}/invocations``: RequestResponse, Event, DryRun."""
+
+    def do_POST(self) -> None:  # noqa: N802 - the base class calls it by this name
+        """Invoke."""
+        body = self.read_body()
+        url = urlsplit(self.path)
+        match = _PATH.fullmatch(url.path)
+        kind = self.headers.get("X-Amz-Invocation-Type") or "RequestResponse"
+        if match is None:
+            self._refuse(404, "UnknownOperationException", f"not the Invoke API: {url.path}")
+            return
+        if kind not in _MOST_BYTES:
+            self._refuse(400, "InvalidParameterValueException", f"unknown invocation type {kind!r}")
+            return
+        if len(body) > _MOST_BYTES[kind]:
+            self._refuse(413, "RequestTooLargeException", f"{len(body):,} bytes; allowed are {_MOST_BYTES[kind]:,}")
+            return
+        function = unquote(match[1])
+        for qualifier in parse_qs(url.query).get("Qualifier", []):
+            function = f"{function}:{qualifier}"
+        try:
+            self._invoke(function, kind, body or b"{}")
+        except ConfigurationError as error:
+            self._refuse(404, "ResourceNotFoundException", f"Function not found: {error}")
+        except (ValueError, binascii.Error) as error:
+            self._refuse(400, "InvalidRequestContentException", f"Could not parse request body into json: {error}")
+
+    def _invoke(self, function: str, kind: str, body: bytes) -> None:
+        invoker: Invoker = self.server.owner
+        json.loads(body)
+        context = self.headers.get("X-Amz-Client-Context")
+        if kind == "DryRun":
+            invoker.check_function(function)
+            self.reply(204)
+            return
+        pending = invoker.submit_bytes(
+            function,
+            body,
+            asynchronous=kind == "Event",
+            trace_id=self.headers.get("X-Amzn-Trace-Id"),
+            client_context=base64.b64decode(context, validate=True).decode() if context else None,
+        )
+        headers = {"x-amzn-RequestId": pending.request_id, "X-Amz-Executed-Version": LATEST}
+        if kind == "Event":
+            self.reply(202, b"", headers)
+            return
+        invocation = pending.result()
+        if self.headers.get("X-Amz-Log-Type") == "Tail":
+            text = "".join(f"{line.text}\n" for line in invocation.logs)
+            headers["X-Amz-Log-Result"] = base64.b64encode(text.encode()[-_LOG_TAIL_BYTES:]).decode()
+        if invocation.error is not None:
+            headers["X-Amz-Function-Error"] = "Unhandled"
+        answer = invocation.payload if invocation.error is None else invocation.error
+        self.reply(200, json.dumps(answer).encode(), {"Content-Type": "application/json", **headers})
+
+    def _refuse(self, status: int, kind: str, message: str) -> None:
+        body = {"Type": "User", "Message": message, "message": message}
+        self.reply(status, json.dumps(body).encode(), {"Content-Type": "application/json", "x-amzn-ErrorType": kind})

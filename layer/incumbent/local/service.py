@@ -1,0 +1,375 @@
+"""The local Lambda: the functions of a template, run by real runtime clients, behind an Invoke API."""
+
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.errors import ConfigurationError
+from incumbent.local.environment import Environment, Settings, Work
+from incumbent.local.fleet import Fleet, request_id
+from incumbent.local.invocations import (
+    Invocation,
+    LogLine,
+    OnInvocation,
+    OnLog,
+    Outcome,
+    Pending,
+    encode,
+    ignore,
+)
+from incumbent.local.invoke_api import InvokeApi
+from incumbent.local.template import FunctionSpec, Template
+from incumbent.local.timers import Timers
+from incumbent.local.wire import Server
+
+RETRY_DELAYS_MS = (1_000, 2_000)
+"""The pauses before the first and the second retry of an asynchronous invocation.
+
+Lambda waits one and two minutes; a local run would rather not.
+"""
+
+
+class LocalLambda:
+    """Runs functions in processes of the real runtime client, started when they are needed.
+
+    Use it as a context manager; at its end every process is killed. All methods may be called from any thread.
+
+    It does: one invocation at a time an environment, warm reuse, cold starts, at most ``concurrency``
+    environments a function (what comes beyond waits), freezing between invocations, timeouts by SIGKILL,
+    crashes, retries of asynchronous invocations under the same request id, the Invoke API for boto3.
+    It does not: throttle, limit memory, detect recursion, run extensions, check permissions, poll queues or
+    streams, or keep apart the versions and aliases of a function (the qualifier is passed on, the code is one).
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[FunctionSpec],
+        *,
+        env: Mapping[str, str] | None = None,
+        concurrency: int = 8,
+        workers_per_environment: int | None = None,
+        enforce_timeouts: bool = True,
+        freezing: bool = True,
+        python: str | None = None,
+        retry_delays_ms: Sequence[int] = RETRY_DELAYS_MS,
+        init_timeout_ms: int = 30_000,
+        on_log: OnLog = ignore,
+        on_invocation: OnInvocation = ignore,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Listen for invocations; start no process before one comes.
+
+        Args:
+            functions: What to run, as `Template.functions` has it.
+            env: Variables that every function gets, beside its own and before them.
+            concurrency: How many environments a function has at most.
+            workers_per_environment: Unless ``None``, every environment is of the kind that Managed Instances
+                have: so many worker processes, never frozen, timeouts not enforced.
+            enforce_timeouts: Kill an environment whose invocation is not over at its deadline. Else the
+                caller is told, and the code runs on.
+            freezing: Stop an environment's processes between invocations.
+            python: The interpreter that runs the functions, with awslambdaric in it; this one unless given.
+            retry_delays_ms: The pauses before the retries of an asynchronous invocation; the last one counts
+                for all further ones.
+            init_timeout_ms: How long an environment may take until it is ready.
+            on_log: Called with each line that is printed, from several threads.
+            on_invocation: Called with each attempt that has ended, from several threads.
+            clock: Where time comes from.
+
+        Raises:
+            ConfigurationError: an argument that cannot work.
+        """
+        _check_positive(concurrency=concurrency, init_timeout_ms=init_timeout_ms)
+        if workers_per_environment is not None:
+            _check_positive(workers_per_environment=workers_per_environment)
+        self._clock = clock
+        self._retry_delays_ms = tuple(retry_delays_ms) or (0,)
+        self._on_log = on_log
+        self._on_invocation = on_invocation
+        self._changed = threading.Condition()
+        self._outstanding = 0
+        self._closed = False
+        self._invocations: list[Invocation] = []
+        self._failures: list[Invocation] = []
+        self._logs: list[LogLine] = []
+        self._timers = Timers(clock)
+        self._api = Server(InvokeApi, self)
+        multi_concurrent = workers_per_environment is not None
+        settings = Settings(
+            clock=clock,
+            python=python or sys.executable,
+            variables={"AWS_ENDPOINT_URL_LAMBDA": self.url, **(env or {})},
+            workers=workers_per_environment,
+            freezing=freezing and not multi_concurrent,
+            on_log=self._printed,
+        )
+        self._concurrency = concurrency
+        self._fleets = {
+            spec.logical_id: Fleet(
+                spec=spec,
+                settings=settings,
+                limit=concurrency,
+                init_timeout_ms=init_timeout_ms,
+                enforce_timeouts=enforce_timeouts and not multi_concurrent,
+                timers=self._timers,
+                changed=self._changed,
+                ended=self._attempt_ended,
+            )
+            for spec in functions
+        }
+        self._api.start()
+
+    @classmethod
+    def from_template(cls, path: Path | str, *, parameters: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """Run the functions of the SAM template at ``path``.
+
+        ``parameters`` are values of the template's parameters, ``settings`` the arguments of the class.
+
+        Raises:
+            ConfigurationError: the template cannot be read, or an argument cannot work.
+        """
+        return cls(Template.load(path, parameters).functions(), **settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill every process, end every thread; what was not over ends as a crash. Twice is fine."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+        self._api.stop()
+        for environment in [each for fleet in self._fleets.values() for each in fleet.close()]:
+            environment.wait_gone()
+        self._timers.close()
+
+    # ---- invoking
+
+    @property
+    def url(self) -> str:
+        """The address of the Invoke API: ``boto3.client("lambda", endpoint_url=...)``."""
+        return f"http://{self._api.address}"
+
+    def invoke(self, function: str, event: Any, *, label: str = "") -> Invocation:
+        """Invoke, wait, and return how it ended, whatever the outcome.
+
+        ``function`` is a logical id, a name, or an ARN, with or without a qualifier. ``label`` is a name of
+        the caller's own for it.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit(function, event, label=label).result()
+
+    def invoke_async(self, function: str, event: Any, *, label: str = "") -> Pending:
+        """Invoke asynchronously, so that it is retried when it fails, and return at once.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit(function, event, asynchronous=True, label=label)
+
+    def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
+        """Send an invocation of either kind and return at once.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit_bytes(function, encode(event), asynchronous=asynchronous, label=label)
+
+    def submit_bytes(
+        self,
+        function: str,
+        body: bytes,
+        *,
+        asynchronous: bool = False,
+        label: str = "",
+        trace_id: str | None = None,
+        client_context: str | None = None,
+    ) -> Pending:
+        """Send an invocation whose event is JSON already; what the Invoke API does.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        fleet, qualifier = self._find(function)
+        now = self._clock.now()
+        pending = Pending(request_id())
+        work = Work(
+            pending=pending,
+            label=label,
+            body=body,
+            invoked_arn=fleet.spec.arn + (f":{qualifier}" if qualifier else ""),
+            trace_id=trace_id or _trace_id(now.wall_ms),
+            client_context=client_context,
+            asynchronous=asynchronous,
+            sent_at_ms=now.wall_ms,
+        )
+        with self._changed:
+            self._outstanding += 1
+        fleet.submit(work)
+        return pending
+
+    def check_function(self, function: str) -> None:
+        """Raise ConfigurationError where there is no such function."""
+        self._find(function)
+
+    def warm(self, function: str, environments: int | None = None) -> None:
+        """Start environments until ``environments`` are ready for work (all there may be unless given).
+
+        Raises:
+            ConfigurationError: there is no such function.
+            RuntimeError: an environment could not start; the text is its own error.
+        """
+        fleet, _ = self._find(function)
+        wanted = min(environments or self._concurrency, self._concurrency)
+        with self._changed:
+            fleet.init_error = None
+        fleet.warm(wanted)
+        with self._changed:
+            self._changed.wait_for(lambda: fleet.ready >= wanted or fleet.init_error is not None or self._closed)
+            error = fleet.init_error
+        if error is not None:
+            raise RuntimeError(f"{function} cannot start: {error['errorType']}: {error['errorMessage']}")
+
+    def wait_idle(self, timeout_ms: int = 60_000) -> None:
+        """Wait until no invocation waits, runs or is to be retried and every environment is at rest.
+
+        Raises:
+            TimeoutError: that took longer than ``timeout_ms``.
+        """
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._outstanding == 0 and all(fleet.quiet for fleet in self._fleets.values()),
+                timeout_ms / 1_000,
+            ):
+                raise TimeoutError(f"{self._outstanding} invocations were not over after {timeout_ms} ms")
+
+    # ---- looking
+
+    def environments(self, function: str | None = None) -> tuple[Environment, ...]:
+        """Return the environments that exist now, of one function or of all, oldest first."""
+        with self._changed:
+            fleets = self._fleets.values() if function is None else (self._find(function)[0],)
+            return tuple(each for fleet in fleets for each in fleet.environments)
+
+    @property
+    def invocations(self) -> tuple[Invocation, ...]:
+        """Every attempt that has ended, in the order in which they did."""
+        with self._changed:
+            return tuple(self._invocations)
+
+    @property
+    def failures(self) -> tuple[Invocation, ...]:
+        """The last attempts of the asynchronous invocations that were given up: the on-failure destination."""
+        with self._changed:
+            return tuple(self._failures)
+
+    @property
+    def logs(self) -> tuple[LogLine, ...]:
+        """Every line that was printed, in the order in which they were read."""
+        with self._changed:
+            return tuple(self._logs)
+
+    # ---- what the fleets tell
+
+    def _attempt_ended(
+        self,
+        spec: FunctionSpec,
+        work: Work,
+        environment: Environment | None,
+        *,
+        outcome: Outcome,
+        payload: bytes,
+        error: Mapping[str, Any] | None,
+    ) -> None:
+        now_ms = self._clock.now().wall_ms
+        invocation = Invocation(
+            request_id=work.request_id,
+            label=work.label,
+            function=spec.logical_id,
+            invoked_arn=work.invoked_arn,
+            environment=environment.name if environment is not None else "",
+            log_stream=environment.log_stream if environment is not None else "",
+            asynchronous=work.asynchronous,
+            attempt=work.attempt,
+            cold_start=work.cold_start,
+            sent_at_ms=work.sent_at_ms,
+            started_at_ms=work.started_at_ms or now_ms,
+            ended_at_ms=now_ms,
+            outcome=outcome,
+            event=json.loads(work.body),
+            payload=json.loads(payload) if payload else None,
+            error=error,
+            logs=tuple(work.logs),
+        )
+        self._on_invocation(invocation)
+        again = work.asynchronous and not invocation.ok and work.attempt <= spec.max_retry_attempts
+        with self._changed:
+            self._invocations.append(invocation)
+            again = again and not self._closed
+            if not again:
+                self._outstanding -= 1
+                if work.asynchronous and not invocation.ok:
+                    self._failures.append(invocation)
+            self._changed.notify_all()
+        if not again:
+            work.pending.resolve(invocation)
+            return
+        following = Work(
+            pending=work.pending,
+            label=work.label,
+            body=work.body,
+            invoked_arn=work.invoked_arn,
+            trace_id=work.trace_id,
+            client_context=work.client_context,
+            asynchronous=True,
+            sent_at_ms=work.sent_at_ms,
+            attempt=work.attempt + 1,
+        )
+        delays = self._retry_delays_ms
+        delay_ms = delays[min(work.attempt, len(delays)) - 1]
+        self._timers.after(delay_ms, lambda: self._fleets[spec.logical_id].submit(following))
+
+    def _printed(self, line: LogLine) -> None:
+        with self._changed:
+            self._logs.append(line)
+        self._on_log(line)
+
+    def _find(self, function: str) -> tuple[Fleet, str]:
+        name, qualifier = split_function_name(function)
+        for fleet in self._fleets.values():
+            if name in {fleet.spec.logical_id, fleet.spec.name}:
+                return fleet, qualifier
+        names = ", ".join(sorted(self._fleets)) or "none"
+        raise ConfigurationError(f"the template has no function {name!r}; it has {names}")
+
+
+def split_function_name(function: str) -> tuple[str, str]:
+    """Split a name, a partial or a full ARN into the function's name and its qualifier, maybe empty."""
+    parts = function.split(":")
+    if "function" in parts:
+        parts = parts[parts.index("function") + 1 :]
+    return parts[0], parts[1] if len(parts) > 1 else ""
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if type(value) is not int or value < 1:
+            raise ConfigurationError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def _trace_id(now_ms: int) -> str:
+    return f"Root=1-{now_ms // 1_000:08x}-{secrets.token_hex(12)};Parent={secrets.token_hex(8)};Sampled=0"

@@ -1,0 +1,3 @@
+"""Found through the layer's folder."""  # noqa: INP001 - as Lambda finds it
+
+FROM_THE_LAYER = "yes"
