@@ -572,7 +572,7 @@ def take(
 def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bool]:
     """Put a dead letter back at the end of the mailbox: promised, undelivered, its id no longer dead."""
     for letter in state.dead:
-        if letter.id == message_id:
+        if letter.id == message_id and all(stored.id != message_id for stored in state.mail):
             back = Stored(id=letter.id, body=letter.body, by="", promised=True, stored_ms=now_ms, error=letter.error)
             rest = tuple(trace for trace in state.ended if (trace.id, trace.outcome) != (message_id, "dead"))
             return replace(purge(state, message_id)[0], mail=(*state.mail, back), ended=rest), True
