@@ -127,7 +127,13 @@ def valkey(
 
     Raises `NotStarted`.
     """
-    settings = {"bind": HOST, "save": "", "appendonly": "no", "loglevel": "warning"}
+    settings = {
+        "bind": HOST,
+        "save": "",
+        "appendonly": "no",
+        "loglevel": "warning",
+        "repl-diskless-sync-delay": "0",  # a replica need not wait for others to come along
+    }
     if password is not None:
         settings["requirepass"] = password
     if replica_of is not None:

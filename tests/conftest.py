@@ -1,0 +1,63 @@
+"""What every test finds: an environment that reaches no account, and the stores, each started at its first use."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from incumbent.testing import servers
+from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite
+
+
+def pytest_configure() -> None:
+    """Refuse to run without dynalite where it was said that it must be there."""
+    reason = why_no_dynalite()
+    if reason is not None and os.environ.get("INCUMBENT_REQUIRE_DYNALITE") == "1":
+        message = f"INCUMBENT_REQUIRE_DYNALITE is 1, but {reason}"
+        raise pytest.UsageError(message)
+
+
+def pytest_report_header() -> list[str]:
+    """Say at the top of a run what it leaves out."""
+    reason = why_no_dynalite()
+    return [] if reason is None else [reason]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment_without_an_account() -> Iterator[None]:
+    """Credentials that open nothing, and none of our own settings from outside, for the whole run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(("AWS_", "INCUMBENT_")):
+                patch.delenv(name)
+        for name, value in AWS_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyServer]:
+    """A Valkey that all tests share; each uses keys of its own."""
+    with servers.valkey() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster() -> Iterator[ValkeyServer]:
+    """A Valkey in cluster mode that all tests share; each uses keys of its own."""
+    with servers.valkey(cluster=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[DynamoDBServer]:
+    """moto behind one lock, which all tests share; each makes a table of its own."""
+    with servers.locked_moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynalite_server() -> Iterator[DynamoDBServer]:
+    """A dynalite that all tests share; each makes a table of its own."""
+    with servers.dynalite() as server:
+        yield server

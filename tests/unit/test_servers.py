@@ -1,0 +1,251 @@
+"""The servers that other tests stand on: they answer, they are atomic, and they leave nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+import redis
+from botocore.config import Config
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.local.template import Template
+from incumbent.testing import servers
+from incumbent.testing.processes import NotStarted, supervised
+from incumbent.testing.servers import DynamoDBServer, ValkeyServer
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+ROOT = Path(__file__).parents[2]
+THREADS = 16
+WAIT_MS = 5_000
+
+DYNAMODBS = ["moto_server", *(["dynalite_server"] if servers.dynalite_available() else [])]
+EACH: dict[str, Callable[[], AbstractContextManager[ValkeyServer | DynamoDBServer]]] = {
+    "valkey": servers.valkey,
+    "locked_moto": servers.locked_moto,
+    **({"dynalite": servers.dynalite} if servers.dynalite_available() else {}),
+}
+
+
+@pytest.fixture(params=DYNAMODBS)
+def dynamodb(request: pytest.FixtureRequest) -> "DynamoDBClient":
+    """A client of each implementation of DynamoDB; no second tries, which would hide a fault."""
+    server: DynamoDBServer = request.getfixturevalue(request.param)
+    config = Config(max_pool_connections=THREADS, retries={"total_max_attempts": 1})
+    return boto3.client("dynamodb", endpoint_url=server.endpoint_url, config=config)
+
+
+def test_valkey_answers_under_its_url(valkey_server: ValkeyServer) -> None:
+    """The url is all that a client needs."""
+    with redis.Redis.from_url(valkey_server.url) as client:
+        assert client.ping()
+
+
+def test_valkey_asks_for_its_password() -> None:
+    """A server with a password answers those who know it, and its url knows it."""
+    with servers.valkey(password="opensesame") as server:
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+        with (
+            redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as stranger,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            stranger.ping()
+
+
+def test_valkey_takes_further_directives() -> None:
+    """What a test needs of valkey.conf, it says."""
+    wanted = {"maxmemory-policy": "volatile-lru", "client-output-buffer-limit": "normal 1mb 1mb 10"}
+    with servers.valkey(config=wanted) as server, redis.Redis.from_url(server.url) as client:
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "volatile-lru"}
+
+
+def test_cluster_node_serves_keys_of_every_slot(valkey_cluster: ValkeyServer) -> None:
+    """One node with all slots is a whole cluster for a cluster client."""
+    with redis.RedisCluster.from_url(valkey_cluster.url) as client:
+        keys = [f"test_cluster_node:{number}" for number in range(100)]
+        assert len({client.keyslot(key) for key in keys}) > 50
+        for key in keys:
+            client.set(key, key)
+        assert [client.get(key) for key in keys] == [key.encode() for key in keys]
+
+
+def test_cluster_node_refuses_a_command_across_two_slots(valkey_cluster: ValkeyServer) -> None:
+    """A cluster is what it is: two keys of one command must share their slot."""
+    with redis.Redis.from_url(valkey_cluster.url) as client, pytest.raises(redis.ResponseError, match="same slot"):
+        client.execute_command("MGET", "a", "b")
+
+
+def test_replica_has_its_primarys_data_from_the_first_line_on() -> None:
+    """A replica is ready when its link is up, password included."""
+    with servers.valkey(password="opensesame") as primary, redis.Redis.from_url(primary.url) as writer:
+        writer.set("key", "value")
+        with (
+            servers.valkey(replica_of=primary, password="opensesame") as replica,
+            redis.Redis.from_url(replica.url) as reader,
+        ):
+            assert reader.get("key") == b"value"
+
+
+def test_valkey_starts_again_where_its_clients_look_for_it() -> None:
+    """A stopped server's port can be given to the next."""
+    with servers.valkey() as first:
+        port = first.port
+    with servers.valkey(port=port) as second, redis.Redis.from_url(first.url) as client:
+        assert second.url == first.url
+        assert client.ping()
+
+
+def test_server_that_cannot_start_says_why() -> None:
+    """The error carries the server's own words."""
+    with pytest.raises(NotStarted, match="no-such-directive"), servers.valkey(config={"no-such-directive": "1"}):
+        pass
+
+
+def test_no_append_is_lost_of_320_in_parallel(dynamodb: "DynamoDBClient") -> None:
+    """An update is atomic. moto without the lock lost 50, 62 and 83 of these in three tries."""
+    servers.create_table(dynamodb, "appends")
+    key = {"pk": {"S": "key"}, "sk": {"S": "lease"}}
+
+    def append(number: int) -> None:
+        dynamodb.update_item(
+            TableName="appends",
+            Key=key,
+            UpdateExpression="SET mail = list_append(if_not_exists(mail, :none), :one)",
+            ExpressionAttributeValues={":none": {"L": []}, ":one": {"L": [{"N": str(number)}]}},
+        )
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(append, range(320)))
+
+    mail = dynamodb.get_item(TableName="appends", Key=key, ConsistentRead=True)["Item"]["mail"]["L"]
+    assert sorted(int(each["N"]) for each in mail) == list(range(320))
+
+
+def test_conditional_put_has_one_winner(dynamodb: "DynamoDBClient") -> None:
+    """Of sixteen who put where nothing stands, one is let in, key by key."""
+    servers.create_table(dynamodb, "puts")
+
+    def put(key: str) -> bool:
+        try:
+            dynamodb.put_item(
+                TableName="puts",
+                Item={"pk": {"S": key}, "sk": {"S": "lease"}},
+                ConditionExpression="attribute_not_exists(pk)",
+            )
+        except dynamodb.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for key in map(str, range(20)):
+            assert sum(pool.map(put, [key] * THREADS)) == 1
+
+
+def test_orphans_index_is_sparse_and_sorted(dynamodb: "DynamoDBClient") -> None:
+    """Only items with both of its attributes are in the index, the longest waiting first."""
+    servers.create_table(dynamodb, "indexed")
+    for key, since in (("young", "20"), ("old", "3"), ("idle", None)):
+        orphan: dict[str, Any] = {"orphan_shard": {"S": "0"}, "orphan_since": {"N": since}} if since else {}
+        dynamodb.put_item(TableName="indexed", Item={"pk": {"S": key}, "sk": {"S": "lease"}, **orphan})
+
+    found = dynamodb.query(
+        TableName="indexed",
+        IndexName="orphans",
+        KeyConditionExpression="orphan_shard = :shard",
+        ExpressionAttributeValues={":shard": {"S": "0"}},
+    )
+
+    assert [item["pk"]["S"] for item in found["Items"]] == ["old", "young"]
+
+
+def test_table_is_the_templates() -> None:
+    """What the tests run on has the keys and the index of what is deployed."""
+    template = Template.load(ROOT / "template.yaml", {"Provider": "dynamodb"})
+    deployed = next(table for table in template.tables() if "GlobalSecondaryIndexes" in table)
+
+    assert {name: deployed[name] for name in servers.TABLE} == servers.TABLE
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_server_is_gone_after_its_context(name: str) -> None:
+    """Nothing listens and no process of its group is left, not even a zombie."""
+    with EACH[name]() as server:
+        assert _listens(server.port)
+
+    assert not _listens(server.port)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server.process_group, 0)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_server_dies_with_a_starter_that_is_killed(name: str) -> None:
+    """SIGKILL leaves the starter no time to clean up; its server ends all the same."""
+    program = (
+        "import signal\n"
+        "from incumbent.testing import servers\n"
+        f"with servers.{name}() as server:\n"
+        "    print(server.port, flush=True)\n"
+        "    signal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT) as starter:
+        assert starter.stdout is not None
+        port = int(starter.stdout.readline())
+        assert _listens(port)
+        starter.kill()
+
+    give_up = SYSTEM_CLOCK.now().plus(WAIT_MS)
+    while _listens(port):
+        assert SYSTEM_CLOCK.now().until(give_up) > 0
+        SYSTEM_CLOCK.sleep_ms(10)
+
+
+def test_frozen_server_is_stopped_too() -> None:
+    """A test may freeze a server and forget to wake it."""
+    with servers.valkey() as server:
+        os.killpg(server.process_group, signal.SIGSTOP)
+
+    assert not _listens(server.port)
+
+
+def test_server_stops_while_a_fork_of_its_starter_lives_on() -> None:
+    """A fork holds whatever its parent has open; that keeps no server alive."""
+    program = (
+        "import os, signal\n"
+        "from incumbent.testing import servers\n"
+        "with servers.valkey() as server:\n"
+        "    fork = os.fork()\n"
+        "    if not fork:\n"
+        "        signal.pause()\n"
+        "print(server.port)\n"
+        "os.kill(fork, signal.SIGKILL)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT, timeout=WAIT_MS / 1000
+    )
+    assert not _listens(int(ended.stdout))
+
+
+def test_environment_is_added_to_the_starters_own() -> None:
+    """A supervised process knows what its starter knows, and what it was told."""
+    words = [sys.executable, "-c", "import os; print(os.environ['GIVEN'], 'PATH' in os.environ)"]
+    with supervised([*words, "; input()"], {"GIVEN": "yes"}) as process:
+        assert process.first_line() == "yes True"
+
+
+def _listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    with socket.socket() as probe:
+        return probe.connect_ex((servers.HOST, port)) == 0
