@@ -14,7 +14,7 @@ STEP_MS = 20_000
 
 
 @leased(key_jmespath="powertools_json(body).thread_id", stop_before_ms=STEP_MS)
-def handler(event: dict[str, Any], context: object, *, lease: Lease) -> dict[str, Any]:
+def handler(event: dict[str, Any], context: object, *, lease: Lease) -> Any:
     """Answer until nothing is unanswered.
 
     Whoever posts while this runs is answered "accepted" at once, and its message is in the next ``take()``.

@@ -86,11 +86,12 @@ class DynamoDBTranscripts:
 class RedisTranscripts:
     """One hash a thread; each call is one script. A server in cluster mode needs ``client=RedisCluster(...)``."""
 
-    def __init__(self, url: str | None = None, *, client: Any = None) -> None:
+    def __init__(self, url: str | None = None, *, prefix: str = "transcript", client: Any = None) -> None:
         if client is None:
             import redis
 
             client = redis.Redis.from_url(url or "", socket_timeout=2, socket_connect_timeout=1)
+        self.prefix = prefix
         self.script = client.register_script(Path(__file__).with_name("transcript.lua").read_text("utf-8"))
 
     def load(self, thread: str, *, fence: int) -> list[Turn]:
@@ -102,7 +103,7 @@ class RedisTranscripts:
         self._run(thread, fence, _dump(turns))
 
     def _run(self, thread: str, fence: int, *turns: str) -> list[Turn]:
-        answer = self.script(keys=[f"transcript:{thread}"], args=[str(fence), *turns])
+        answer = self.script(keys=[f"{self.prefix}:{thread}"], args=[str(fence), *turns])
         if answer is None:
             raise StaleOwner(thread, fence)
         return _parse(answer)
@@ -138,7 +139,9 @@ def transcripts_from_env() -> Transcripts:
         return DynamoDBTranscripts(table_name)
     match os.environ.get("INCUMBENT_PROVIDER"):
         case "redis":
-            return RedisTranscripts(os.environ["INCUMBENT_REDIS_URL"])
+            # The server may serve others too: each function has its own threads.
+            prefix = f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', 'thread')}:transcript"
+            return RedisTranscripts(os.environ["INCUMBENT_REDIS_URL"], prefix=prefix)
         case "memory" | "none":
             return MemoryTranscripts()
         case provider:

@@ -33,7 +33,7 @@ class Chat:
     @property
     def said(self) -> list[str]:
         """What the transcript holds, read as a much later owner."""
-        return [turn.text for turn in self.app.transcripts().load(f"thread/{self.thread_id}", fence=2**52)]
+        return [turn.text for turn in self.app.transcripts().load(self.thread_id, fence=2**52)]
 
 
 @pytest.fixture
