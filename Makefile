@@ -5,7 +5,8 @@ VENV ?= .venv
 PROVIDER ?= redis
 BIN := $(VENV)/bin
 DYNALITE := .dynalite
-CODE := $(wildcard layer functions tests benchmarks)
+CODE := $(wildcard layer tests benchmarks)
+FUNCTIONS := $(wildcard functions/*)
 TEMPLATE := $(wildcard template.yaml)
 
 # A pip configuration of the machine's may name constraints of its own; the environment wins over it, so ours hold.
@@ -31,6 +32,7 @@ lint: $(VENV)/.installed ## style, types, the direction of imports, the template
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CODE)
+	$(foreach function,$(FUNCTIONS),MYPYPATH=$(function) $(BIN)/mypy $(function) &&) true
 	$(BIN)/lint-imports
 	$(if $(TEMPLATE),$(BIN)/cfn-lint $(TEMPLATE))
 
