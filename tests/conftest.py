@@ -8,6 +8,9 @@ import pytest
 from incumbent.testing import servers
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite
 
+# The suite lies in the package, and its asserts are to say as much as those of a test file.
+pytest.register_assert_rewrite("incumbent.testing.conformance")
+
 
 def pytest_configure() -> None:
     """Refuse to run without dynalite where it was said that it must be there."""
