@@ -1,0 +1,142 @@
+"""What every archive does: what became of an id, and dead letters (M5, M6)."""
+# ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
+
+from incumbent.contract import is_archive
+from incumbent.testing.conformance.mailbox import EVERYTHING, failure, ids, message
+from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider, Subject
+from incumbent.values import Claimed, Duplicate, Failure, Idle, Message, Policy
+
+ONCE = Policy(max_attempts=1)
+
+
+class ArchiveConformance(Subject):
+    """Looking at what became of messages, and putting dead letters back."""
+
+    def bury(self, provider: ArchiveProvider, key: str, number: int) -> None:
+        """Let a message die."""
+        assert isinstance(provider.claim(key, f"owner-{number}", TTL_MS, message(number), policy=ONCE), Claimed)
+        provider.settle(key, f"owner-{number}", ttl_ms=TTL_MS, failed=[failure(number)], policy=ONCE)
+
+    def test_archive_is_found_by_its_methods(self, provider: ArchiveProvider) -> None:
+        """The provider is an archive by structure."""
+        assert is_archive(provider)
+
+    def test_find_follows_a_message(self, provider: ArchiveProvider, key: str) -> None:
+        """M5: unknown, running, waiting, handled, and forgotten after the window."""
+        assert provider.find(key, "m1") is None
+        provider.claim(key, "A", TTL_MS, message(1))
+        provider.claim(key, "B", TTL_MS, message(2))
+        assert provider.find(key, "m1") == "running"
+        assert provider.find(key, "m2") == "waiting"
+        assert provider.find(key, "m3") is None
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        assert provider.find(key, "m1") == "handled"
+        rest_ms = self.pass_almost(15 * 60_000)
+        assert provider.find(key, "m1") == "handled"
+        self.pass_time(rest_ms)
+        assert provider.find(key, "m1") is None
+        assert provider.find(key, "m2") == "waiting"
+
+    def test_dropped_message_is_not_found(self, provider: ArchiveProvider, key: str) -> None:
+        """M3: it went back to its source."""
+        provider.claim(key, "A", TTL_MS, message(1))
+        provider.settle(key, "A", ttl_ms=TTL_MS, dropped=[failure(1)])
+        assert provider.find(key, "m1") is None
+
+    def test_dead_letter_keeps_its_last_error(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: with its event, its attempts and when it died."""
+        policy = Policy(max_attempts=2)
+        provider.claim(key, "A", TTL_MS, message(1), policy=policy)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="first é")], policy=policy)
+        self.pass_time(1_000)
+        provider.claim(key, "B", TTL_MS, None, policy=policy)
+        provider.settle(key, "B", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="second é\n🐍")], policy=policy)
+        (letter,) = provider.dead_letters(key, EVERYTHING)
+        assert letter.key == key
+        assert letter.message.id == "m1"
+        assert letter.message.event == message(1).event
+        assert letter.message.attempt == 2
+        assert letter.message.last_error == "second é\n🐍"
+        assert letter.died_at_ms > 1_500_000_000_000
+        assert provider.find(key, "m1") == "dead"
+
+    def test_message_that_killed_its_run_is_a_dead_letter(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: without an error of its own, since nobody could say one."""
+        provider.claim(key, "A", TTL_MS, message(1), policy=ONCE)
+        self.expire()
+        assert provider.claim(key, "B", TTL_MS, None, policy=ONCE) == Idle()
+        (letter,) = provider.dead_letters(key, EVERYTHING)
+        assert (letter.message.id, letter.message.attempt, letter.message.last_error) == ("m1", 1, None)
+        assert provider.find(key, "m1") == "dead"
+
+    def test_dead_letters_are_listed_longest_dead_first(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: no more than asked for; of one key or of all."""
+        for number in (3, 1, 2):
+            self.bury(provider, key, number)
+            self.pass_time(10_000 + self.slack_ms)
+        self.bury(provider, f"{key}-other", 4)
+        assert [letter.message.id for letter in provider.dead_letters(key, EVERYTHING)] == ["m3", "m1", "m2"]
+        assert [letter.message.id for letter in provider.dead_letters(key, 2)] == ["m3", "m1"]
+        every = [
+            (letter.key, letter.message.id)
+            for letter in provider.dead_letters(None, EVERYTHING)
+            if letter.key.startswith(key)
+        ]
+        assert sorted(every) == sorted([(key, "m3"), (key, "m1"), (key, "m2"), (f"{key}-other", "m4")])
+        assert len(list(provider.dead_letters(None, 1))) == 1
+        assert list(provider.dead_letters(f"{key}-none", EVERYTHING)) == []
+
+    def test_redriven_letter_is_a_message_again(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: at the end of the mailbox, promised, undelivered, its id no longer dead."""
+        self.bury(provider, key, 1)
+        provider.claim(key, "A", TTL_MS, message(2))
+        assert provider.redrive(key, "m1") is True
+        assert list(provider.dead_letters(key, EVERYTHING)) == []
+        assert provider.find(key, "m1") == "waiting"
+        assert [(each.id, each.promised) for each in provider.peek(key)] == [("m2", False), ("m1", True)]
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m2"])
+        answer = provider.claim(key, "B", TTL_MS, None)
+        assert isinstance(answer, Claimed)
+        (again,) = answer.messages
+        assert (again.id, again.attempt, again.event) == ("m1", 1, message(1).event)
+        assert again.last_error == "failed 1"
+
+    def test_redriven_letter_on_a_free_key_is_an_orphan(self, provider: ArchiveProvider, key: str) -> None:
+        """M8: the sweeper finds it."""
+        self.bury(provider, key, 1)
+        assert [orphan for orphan in provider.orphans(EVERYTHING) if orphan.key == key] == []
+        provider.redrive(key, "m1")
+        (orphan,) = (orphan for orphan in provider.orphans(EVERYTHING) if orphan.key == key)
+        assert orphan.waiting == 1
+
+    def test_redrive_of_what_is_not_dead_is_false(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: also the second time."""
+        assert provider.redrive(key, "m1") is False
+        provider.claim(key, "A", TTL_MS, message(1), policy=ONCE)
+        assert provider.redrive(key, "m1") is False
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=ONCE)
+        assert provider.redrive(key, "m1") is True
+        assert provider.redrive(key, "m1") is False
+        assert ids(provider.peek(key)) == ["m1"]
+
+    def test_purged_letter_is_gone_and_its_id_stays_dead(self, provider: ArchiveProvider, key: str) -> None:
+        """M5: a late delivery of it is still a duplicate in the window."""
+        self.bury(provider, key, 1)
+        assert provider.purge(key, "m2") is False
+        assert provider.purge(key, "m1") is True
+        assert provider.purge(key, "m1") is False
+        assert list(provider.dead_letters(key, EVERYTHING)) == []
+        assert provider.redrive(key, "m1") is False
+        assert provider.claim(key, "A", TTL_MS, message(1)) == Duplicate(state="dead")
+
+    def test_large_message_dies_and_comes_back(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: with its whole body."""
+        large = Message(id="m1", event={"text": "é" * 30_000})
+        provider.claim(key, "A", TTL_MS, large, policy=ONCE)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=ONCE)
+        (letter,) = provider.dead_letters(key, EVERYTHING)
+        assert letter.message.event == large.event
+        assert provider.redrive(key, "m1") is True
+        answer = provider.claim(key, "B", TTL_MS, None, policy=ONCE)
+        assert isinstance(answer, Claimed)
+        assert answer.messages[0].event == large.event
