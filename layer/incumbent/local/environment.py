@@ -146,6 +146,7 @@ class Environment:
         self.init_error: Mapping[str, Any] | None = None
         self.held = False
         self.killed = False
+        self.last_line = ""
         self._spec = spec
         self._settings = settings
         self._fleet = fleet
@@ -295,10 +296,15 @@ class Environment:
 
     def _stop_or_go(self, *, held: bool | None = None, parked: bool | None = None) -> None:
         with self._signals:
-            self.held = self.held if held is None else held
-            self._parked = self._parked if parked is None else parked
+            held = self.held if held is None else held
+            parked = self._parked if parked is None else parked
             if self._process is not None and self.phase is not Phase.GONE:
-                _signal_group(self._process.pid, signal.SIGSTOP if self.frozen else signal.SIGCONT)
+                _signal_group(self._process.pid, signal.SIGSTOP if held or parked else signal.SIGCONT)
+                if (held or parked) and hasattr(os, "waitid"):  # macOS has it since Python 3.13
+                    # The signal takes effect a little later; who reads `frozen` should be able to rely on it.
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            self.held, self._parked = held, parked
 
     def _printed(self, text: str) -> None:
         work = None if self.multi_concurrent else self._latest
@@ -310,6 +316,8 @@ class Environment:
             request_id=work.request_id if work is not None else None,
             text=text,
         )
+        if text.strip():
+            self.last_line = text.strip()
         if work is not None:
             work.logs.append(line)
         self._settings.on_log(line)

@@ -152,7 +152,8 @@ class Fleet:
     def ending(self, environment: Environment) -> None:
         """The process is gone; its polls end."""
         with self._changed:
-            environment.expected = 0
+            # What waits may be this one's to fail (`gone` decides), so nothing is started for it yet.
+            environment.expected = self._settings.workers or 1
             for poll in [poll for poll in self._polls if poll.environment is environment]:
                 self._polls.remove(poll)
                 poll.given.set()
@@ -303,7 +304,8 @@ def _exit_error(work: Work, environment: Environment) -> Mapping[str, Any]:
 
 
 def _init_error(environment: Environment) -> Mapping[str, Any]:
-    return {"errorType": "Runtime.ExitError", "errorMessage": f"Error: {environment.exit_reason}"}
+    said = f": {environment.last_line}" if environment.last_line else ""
+    return {"errorType": "Runtime.ExitError", "errorMessage": f"Error: {environment.exit_reason}{said}"}
 
 
 def _closed() -> Mapping[str, Any]:

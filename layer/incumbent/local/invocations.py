@@ -8,6 +8,10 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 
+class CannotStart(RuntimeError):
+    """No environment of a function can start; the text is the function's own error."""
+
+
 class Outcome(StrEnum):
     """How one attempt at an invocation ended."""
 
@@ -116,6 +120,10 @@ class Cloud(Protocol):
 
     def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
         """Send an invocation and return at once."""
+        ...
+
+    def check_function(self, function: str) -> None:
+        """Raise ConfigurationError where there is no such function."""
         ...
 
     def warm(self, function: str, environments: int | None = None) -> None:

@@ -14,6 +14,7 @@ from incumbent.errors import ConfigurationError
 from incumbent.local.environment import Environment, Settings, Work
 from incumbent.local.fleet import Fleet, request_id
 from incumbent.local.invocations import (
+    CannotStart,
     Invocation,
     LogLine,
     OnInvocation,
@@ -231,7 +232,7 @@ class LocalLambda:
 
         Raises:
             ConfigurationError: there is no such function.
-            RuntimeError: an environment could not start; the text is its own error.
+            CannotStart: an environment could not start; the text is its own error.
         """
         fleet, _ = self._find(function)
         wanted = min(environments or self._concurrency, self._concurrency)
@@ -242,7 +243,7 @@ class LocalLambda:
             self._changed.wait_for(lambda: fleet.ready >= wanted or fleet.init_error is not None or self._closed)
             error = fleet.init_error
         if error is not None:
-            raise RuntimeError(f"{function} cannot start: {error['errorType']}: {error['errorMessage']}")
+            raise CannotStart(f"{function} cannot start: {error['errorType']}: {error['errorMessage']}")
 
     def wait_idle(self, timeout_ms: int = 60_000) -> None:
         """Wait until no invocation waits, runs or is to be retried and every environment is at rest.

@@ -8,7 +8,7 @@ from typing import Any
 
 from incumbent.errors import ConfigurationError
 
-REGION = "us-east-1"
+REGION = "eu-central-1"
 ACCOUNT_ID = "123456789012"
 LATEST = "$LATEST"
 
@@ -214,7 +214,11 @@ class Template:
         if len(value) == 1:
             name, argument = next(iter(value.items()))
             if name == "Ref" or name.startswith("Fn::") or (name == "Condition" and isinstance(argument, str)):
-                return self._intrinsic(name, argument)
+                try:
+                    return self._intrinsic(name, argument)
+                except (TypeError, ValueError, IndexError) as cause:
+                    short = name.removeprefix("Fn::")
+                    raise ConfigurationError(f"the template's {short} cannot be resolved: {argument!r}") from cause
         resolved = {name: self._resolve(item) for name, item in value.items()}
         return {name: item for name, item in resolved.items() if item is not _NO_VALUE}
 

@@ -27,9 +27,10 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     calls += 1
     do = event.get("do")
     if do == "sleep":
+        print("begun")  # noqa: T201 - printing is what is tried
         time.sleep(event["ms"] / 1_000)
     elif do == "print":
-        print(event["text"])  # noqa: T201 - printing is what is tried
+        print(event["text"])  # noqa: T201
         print(event["text"].upper(), file=sys.stderr)  # noqa: T201
     elif do == "raise":
         raise RuntimeError(event["text"])

@@ -1,0 +1,322 @@
+"""Runs functions as threads of this process: for the memory provider, whose store is one process's own.
+
+It is no Lambda: nothing is frozen, killed or cut off, and no variable says that it is one.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
+from incumbent.errors import ConfigurationError
+from incumbent.local.invocations import (
+    CannotStart,
+    Invocation,
+    LogLine,
+    OnInvocation,
+    OnLog,
+    Outcome,
+    Pending,
+    ignore,
+)
+from incumbent.local.template import LATEST, FunctionSpec
+
+_ENVIRONMENT = "process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a handler gets beside its event, in the shape of Lambda's own."""
+
+    aws_request_id: str
+    invoked_function_arn: str
+    function_name: str
+    memory_limit_in_mb: int
+    log_stream_name: str
+    clock: Clock
+    deadline: Moment
+    function_version: str = LATEST
+    client_context: None = None
+    identity: None = None
+
+    @property
+    def log_group_name(self) -> str:
+        """The log group that Lambda would write to."""
+        return f"/aws/lambda/{self.function_name}"
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return what is left until the deadline, not below 0. Nothing happens at it."""
+        return max(0, self.clock.now().until(self.deadline))
+
+
+class InProcessLambda:
+    """Calls handlers in ``concurrency`` threads; a context manager, one at a time in a process.
+
+    While it is open, what is printed goes to ``on_log`` and the functions' variables are the process's.
+    Failed asynchronous invocations are retried at once.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[FunctionSpec],
+        *,
+        env: Mapping[str, str] | None = None,
+        concurrency: int = 8,
+        on_log: OnLog = ignore,
+        on_invocation: OnInvocation = ignore,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Import nothing yet."""
+        self._functions = {spec.logical_id: spec for spec in functions}
+        self._env = dict(env or {})
+        self._clock = clock
+        self._on_log = on_log
+        self._on_invocation = on_invocation
+        self._changed = threading.Condition()
+        self._outstanding = 0
+        self._handlers: dict[str, Callable[[Any, Context], Any]] = {}
+        self._current = threading.local()
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="incumbent-environment")
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(_restored_environ())
+        self._stack.enter_context(_restored_imports([spec.path for spec in self._functions.values()]))
+        self._stack.enter_context(contextlib.redirect_stdout(_Lines(self._printed)))
+        self._stack.enter_context(contextlib.redirect_stderr(_Lines(self._printed)))
+        self._stack.callback(self._threads.shutdown)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def check_function(self, function: str) -> None:
+        """Raise ConfigurationError where there is no such function."""
+        self._find(function)
+
+    def invoke(self, function: str, event: Any, *, label: str = "") -> Invocation:
+        """Invoke, wait, and return how it ended.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit(function, event, label=label).result()
+
+    def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
+        """Send an invocation and return at once.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        spec = self._find(function)
+        pending = Pending(str(uuid.uuid4()))
+        sent_at_ms = self._clock.now().wall_ms
+        attempts = 1 + (spec.max_retry_attempts if asynchronous else 0)
+
+        def run() -> None:
+            for attempt in range(1, attempts + 1):
+                invocation = self._attempt(
+                    spec,
+                    json.loads(body),
+                    pending.request_id,
+                    label=label,
+                    asynchronous=asynchronous,
+                    attempt=attempt,
+                    sent_at_ms=sent_at_ms,
+                )
+                self._on_invocation(invocation)
+                if invocation.ok:
+                    break
+            with self._changed:
+                self._outstanding -= 1
+                self._changed.notify_all()
+            pending.resolve(invocation)
+
+        body = json.dumps(event)
+        with self._changed:
+            self._outstanding += 1
+        self._threads.submit(run)
+        return pending
+
+    def warm(self, function: str, environments: int | None = None) -> None:
+        """Import the function's handler.
+
+        Raises:
+            ConfigurationError: there is no such function.
+            CannotStart: it cannot be imported; the text says why.
+        """
+        spec = self._find(function)
+        try:
+            self._handler(spec)
+        except Exception as cause:
+            raise CannotStart(f"{function} cannot start: {type(cause).__name__}: {cause}") from cause
+
+    def wait_idle(self, timeout_ms: int = 60_000) -> None:
+        """Wait until no invocation runs or waits.
+
+        Raises:
+            TimeoutError: that took longer than ``timeout_ms``.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._outstanding == 0, timeout_ms / 1_000):
+                raise TimeoutError(f"{self._outstanding} invocations were not over after {timeout_ms} ms")
+
+    def _attempt(
+        self,
+        spec: FunctionSpec,
+        event: Any,
+        request_id: str,
+        *,
+        label: str,
+        asynchronous: bool,
+        attempt: int,
+        sent_at_ms: int,
+    ) -> Invocation:
+        started = self._clock.now()
+        context = Context(
+            aws_request_id=request_id,
+            invoked_function_arn=spec.arn,
+            function_name=spec.name,
+            memory_limit_in_mb=spec.memory_mb,
+            log_stream_name=threading.current_thread().name,
+            clock=self._clock,
+            deadline=started.plus(spec.timeout_ms),
+        )
+        lines: list[LogLine] = []
+        self._current.work = (spec.logical_id, request_id, lines)
+        payload: Any = None
+        error: dict[str, Any] | None = None
+        outcome = Outcome.OK
+        try:
+            payload = json.loads(json.dumps(self._handler(spec)(event, context)))
+        except BaseException as raised:  # noqa: BLE001 - a handler may even exit, and its caller is told
+            outcome = Outcome.ERROR
+            error = {
+                "errorType": type(raised).__name__,
+                "errorMessage": str(raised),
+                "stackTrace": traceback.format_tb(raised.__traceback__),
+            }
+        self._current.work = None
+        return Invocation(
+            request_id=request_id,
+            label=label,
+            function=spec.logical_id,
+            invoked_arn=spec.arn,
+            environment=_ENVIRONMENT,
+            log_stream=context.log_stream_name,
+            asynchronous=asynchronous,
+            attempt=attempt,
+            cold_start=False,
+            sent_at_ms=sent_at_ms,
+            started_at_ms=started.wall_ms,
+            ended_at_ms=self._clock.now().wall_ms,
+            outcome=outcome,
+            event=event,
+            payload=payload,
+            error=error,
+            logs=tuple(lines),
+        )
+
+    def _handler(self, spec: FunctionSpec) -> Callable[[Any, Context], Any]:
+        with self._changed:
+            handler = self._handlers.get(spec.logical_id)
+            if handler is None:
+                os.environ.update(_variables(spec, self._env))
+                handler = self._handlers[spec.logical_id] = _import_handler(spec)
+            return handler
+
+    def _find(self, function: str) -> FunctionSpec:
+        for spec in self._functions.values():
+            if function in {spec.logical_id, spec.name}:
+                return spec
+        names = ", ".join(sorted(self._functions)) or "none"
+        raise ConfigurationError(f"the template has no function {function!r}; it has {names}")
+
+    def _printed(self, text: str) -> None:
+        work: tuple[str, str, list[LogLine]] | None = getattr(self._current, "work", None)
+        line = LogLine(
+            at_ms=self._clock.now().wall_ms,
+            function=work[0] if work else "",
+            environment=_ENVIRONMENT,
+            log_stream=threading.current_thread().name,
+            request_id=work[1] if work else None,
+            text=text,
+        )
+        if work:
+            work[2].append(line)
+        self._on_log(line)
+
+
+class _Lines(io.TextIOBase):
+    """A text stream that passes on whole lines, each thread's own."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self._begun = threading.local()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._begun.text = (getattr(self._begun, "text", "") + text).split("\n")
+        for line in lines:
+            self._on_line(line)
+        return len(text)
+
+
+def _variables(spec: FunctionSpec, env: Mapping[str, str]) -> dict[str, str]:
+    variables = {**spec.environment, **env}
+    return {name: value for name, value in variables.items() if not name.startswith("AWS_LAMBDA_")}
+
+
+def _import_handler(spec: FunctionSpec) -> Callable[[Any, Context], Any]:
+    module_name, _, name = spec.handler.rpartition(".")
+    file = spec.code.joinpath(*module_name.replace("/", ".").split(".")).with_suffix(".py")
+    # Under a name of its own, since every function's module is called app.
+    found = importlib.util.spec_from_file_location(f"{spec.logical_id}_{module_name}", file)
+    if found is None or found.loader is None or not file.is_file():
+        raise ImportError(f"there is no module {module_name} in CodeUri")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    handler: Callable[[Any, Context], Any] = getattr(module, name)
+    return handler
+
+
+@contextlib.contextmanager
+def _restored_environ() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _restored_imports(paths: Sequence[Sequence[os.PathLike[str]]]) -> Iterator[None]:
+    path, modules = list(sys.path), set(sys.modules)
+    folders = tuple(str(folder) for each in paths for folder in each)
+    sys.path[:0] = list(dict.fromkeys(folders))
+    code = tuple(str(each[0]) + os.sep for each in paths)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        # Only what came from the functions' own folders is forgotten: it has the variables of this time in it.
+        for name in set(sys.modules) - modules:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(code):
+                del sys.modules[name]

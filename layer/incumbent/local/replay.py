@@ -1,0 +1,104 @@
+"""Sends what a scenario says when it says so, and tells what happened as it happens."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.local.invocations import Cloud, Invocation, LogLine
+from incumbent.local.report import Answer, Fact, Summary, read_fact, story, summarise, thread_of
+from incumbent.local.scenario import Scenario
+
+TRACE = {"INCUMBENT_TRACE": "1"}
+"""The variables under which the runtime tells its facts."""
+
+_COLUMNS = "{:>9}  {:<14}  {:<12}  {:<14}  {}"
+
+
+class Replay:
+    """One replay; `on_log` and `on_invocation` are for the cloud that plays it, which needs `TRACE`.
+
+    ``say`` takes the lines for people, one at a time. ``show_logs`` has the functions' own lines among them.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        say: Callable[[str], None],
+        *,
+        show_logs: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Send nothing yet."""
+        self._scenario = scenario
+        self._say = say
+        self._show_logs = show_logs
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._facts: list[Fact] = []
+        self._untold: dict[str, list[Fact]] = defaultdict(list)
+        self._answers: list[Answer] = []
+        self._names: dict[str, str] = {}
+        self._started_at_ms = 0
+
+    def on_log(self, line: LogLine) -> None:
+        """Keep the fact in the line, if it is one."""
+        fact = read_fact(line.text)
+        with self._lock:
+            if fact is not None:
+                self._facts.append(fact)
+                self._untold[fact.request_id].append(fact)
+            elif self._show_logs and line.text.strip():
+                self._say(_COLUMNS.format("", "", line.environment, "", f"| {line.text}"))
+
+    def on_invocation(self, invocation: Invocation) -> None:
+        """Tell of an invocation that ended."""
+        answer = Answer.of(invocation)
+        with self._lock:
+            self._answers.append(answer)
+            facts = self._untold.pop(invocation.request_id, [])
+            name = self._names.setdefault(invocation.request_id, answer.label or f"successor-{len(self._names) + 1}")
+            keys = dict.fromkeys(thread_of(fact.key) for fact in facts if fact.key)
+            own = [fact.message_id for fact in facts if fact.message_id]
+            what = " · ".join(part for part in (story(facts, self._names), answer.told) if part)
+            self._say(
+                _COLUMNS.format(
+                    f"{invocation.ended_at_ms - self._started_at_ms} ms",
+                    ", ".join(keys) or "-",
+                    name if invocation.attempt == 1 else f"{name} again",
+                    own[0] if own else "-",
+                    what or "nothing to tell",
+                )
+            )
+
+    def run(self, cloud: Cloud, *, cold: bool = False, timeout_ms: int = 300_000) -> Summary:
+        """Send everything, wait until nothing goes on any more, and count.
+
+        ``cold`` starts with no environment ready. It waits for invocations and their retries, not for what
+        is due later in a mailbox.
+
+        Raises:
+            ConfigurationError: the cloud has no such function; nothing was sent.
+            CannotStart: a function cannot start; nothing was sent.
+            TimeoutError: it was not quiet ``timeout_ms`` after the last sending.
+        """
+        for function in self._scenario.functions:
+            cloud.check_function(function)
+        if not cold:
+            for function in self._scenario.functions:
+                cloud.warm(function)
+        self._say(_COLUMNS.format("time", "thread", "invocation", "message", "what happened"))
+        start = self._clock.now()
+        self._started_at_ms = start.wall_ms
+        for sending in self._scenario.sendings:
+            wait_ms = sending.at_ms - (self._clock.now().mono_ms - start.mono_ms)
+            if wait_ms > 0:
+                self._clock.sleep_ms(wait_ms)
+            with self._lock:  # its name must be known before anybody is routed to it
+                pending = cloud.submit(
+                    sending.function, sending.event, asynchronous=sending.asynchronous, label=sending.id
+                )
+                self._names[pending.request_id] = sending.id
+        cloud.wait_idle(timeout_ms)
+        with self._lock:
+            return summarise(self._facts, self._answers)

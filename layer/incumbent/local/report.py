@@ -1,0 +1,305 @@
+"""Tells from traces what became of every message: pure, so that tests invent the traces.
+
+With ``INCUMBENT_TRACE=1`` the runtime prints a line per fact, ``INCUMBENT`` and a JSON object. Together with
+the answers that the callers got they decide:
+
+* a *run* is from ``run_started`` to ``run_ended`` of one owner; if its process died, to the end of its
+  invocation;
+* an *overlap* is two runs of one key, by different owners, that share an instant;
+* a message is *handled* by each run that ended with the outcome ``handled`` and named it;
+* a message is *lost* whose invocation was answered well, but which no run handled, which was not turned away
+  in that answer, and which is not among the dead.
+"""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from incumbent.local.invocations import Invocation, Outcome
+
+PREFIX = "INCUMBENT "
+
+_MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
+_HTTP_REFUSED = 400
+_MOST_NAMES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing that the runtime says it did or learnt; ``t_ms`` is epoch milliseconds.
+
+    ``message_id`` is the message that the invocation brought, ``message_ids`` what the fact is about.
+    """
+
+    t_ms: float
+    fact: str
+    key: str = ""
+    owner: str = ""
+    request_id: str = ""
+    message_id: str = ""
+    message_ids: tuple[str, ...] = ()
+    holder: str = ""
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the caller of one invocation was told, at its last attempt or at one before.
+
+    ``label`` is empty where nobody of the scenario asked: a woken successor. ``accepted`` is whether the
+    caller may believe that its message is in good hands; ``told`` is the rest of it, for people.
+    """
+
+    label: str
+    request_id: str
+    ended_at_ms: float
+    accepted: bool
+    told: str = ""
+
+    @classmethod
+    def of(cls, invocation: Invocation) -> "Answer":
+        """Read it from an invocation that has ended."""
+        accepted, told = _told(invocation)
+        return cls(
+            label=invocation.label,
+            request_id=invocation.request_id,
+            ended_at_ms=invocation.ended_at_ms,
+            accepted=accepted,
+            told=told,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a key's owner."""
+
+    key: str
+    owner: str
+    started_at_ms: float
+    ended_at_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What became of everything; the names of messages are sorted.
+
+    ``untraced`` are the labels of invocations that told no fact, each counted as a message of that name.
+    """
+
+    sent: int
+    handled_once: int
+    routed: int
+    owners: int
+    overlaps: tuple[tuple[Run, Run], ...] = ()
+    lost: tuple[str, ...] = ()
+    handled_twice: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    turned_away: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+    untraced: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was lost or handled twice, and no two runs of a key overlapped."""
+        return not (self.overlaps or self.lost or self.handled_twice)
+
+
+def read_fact(line: str) -> Fact | None:
+    """Return the fact in a line of a log, or ``None``. What else stands in the line does not matter."""
+    _, prefix, text = line.partition(PREFIX)
+    if not prefix or not text.startswith("{"):
+        return None
+    try:
+        raw, _ = json.JSONDecoder().raw_decode(text)
+        t_ms = float(raw["t_ms"])
+        name = raw["fact"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return Fact(
+        t_ms=t_ms,
+        fact=str(name),
+        key=_text(raw, "key"),
+        owner=_text(raw, "owner"),
+        request_id=_text(raw, "request_id"),
+        message_id=_text(raw, "message_id"),
+        message_ids=tuple(str(each) for each in raw.get("message_ids") or ()),
+        holder=_text(raw, "holder"),
+        outcome=_text(raw, "outcome") or _text(raw, "state"),
+    )
+
+
+def summarise(facts: Iterable[Fact], answers: Iterable[Answer]) -> Summary:
+    """Count. Of several answers to one request the last one holds (an asynchronous invocation is retried)."""
+    facts = sorted(facts, key=lambda fact: fact.t_ms)
+    answers = list(answers)
+    last = {answer.request_id: answer for answer in answers if answer.label}
+    messages: dict[str, dict[str, None]] = defaultdict(dict)
+    turned_away: set[str] = set()
+    handled: Counter[str] = Counter()
+    dead: set[str] = set()
+    for fact in facts:
+        if fact.fact in _MESSAGE_FACTS and fact.request_id in last:
+            messages[fact.request_id].update(dict.fromkeys(_brought(fact)))
+        if fact.fact == "busy":
+            turned_away.update(_brought(fact))
+        if fact.fact == "run_ended" and fact.outcome == "handled":
+            handled.update(fact.message_ids)
+        if fact.fact == "dead":
+            dead.update(fact.message_ids)
+
+    sent: dict[str, bool] = {}  # message: whether anybody was told that it is in good hands
+    for request_id, answer in last.items():
+        for message in messages.get(request_id) or {answer.label: None}:
+            sent[message] = sent.get(message, False) or answer.accepted
+    accounted = handled.keys() | dead | turned_away
+    return Summary(
+        sent=len(sent),
+        handled_once=sum(handled[message] == 1 for message in sent),
+        routed=sum(fact.fact == "routed" for fact in facts),
+        owners=len({(fact.key, fact.owner) for fact in facts if fact.fact == "run_started"}),
+        overlaps=overlaps(runs(facts, answers)),
+        lost=_sorted(message for message, accepted in sent.items() if accepted and message not in accounted),
+        handled_twice=_sorted(message for message, times in handled.items() if times > 1),
+        refused=_sorted(message for message, accepted in sent.items() if not accepted and not handled[message]),
+        turned_away=_sorted(message for message in turned_away if not handled[message]),
+        dead=_sorted(dead),
+        untraced=_sorted(answer.label for request_id, answer in last.items() if request_id not in messages),
+    )
+
+
+def runs(facts: Iterable[Fact], answers: Iterable[Answer]) -> list[Run]:
+    """Return the runs, in the order of their start. One that nobody ended lasts until its process is gone."""
+    ends: dict[str, list[float]] = defaultdict(list)
+    for answer in answers:
+        ends[answer.request_id].append(answer.ended_at_ms)
+    opened: dict[tuple[str, str], Fact] = {}
+    found = []
+    for fact in sorted(facts, key=lambda fact: fact.t_ms):
+        which = (fact.key, fact.owner)
+        if fact.fact == "run_started":
+            opened[which] = fact
+        elif fact.fact == "run_ended" and which in opened:
+            found.append(_run(opened.pop(which), fact.t_ms))
+    for fact in opened.values():
+        end = min((at for at in ends[fact.request_id] if at >= fact.t_ms), default=math.inf)
+        found.append(_run(fact, end))
+    return sorted(found, key=lambda run: (run.started_at_ms, run.ended_at_ms))
+
+
+def overlaps(all_runs: Iterable[Run]) -> tuple[tuple[Run, Run], ...]:
+    """Return the pairs of runs of one key, by different owners, that share more than a boundary."""
+    found = []
+    going_on: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(all_runs, key=lambda run: (run.started_at_ms, run.ended_at_ms)):
+        going_on[run.key] = [other for other in going_on[run.key] if other.ended_at_ms > run.started_at_ms]
+        found += [(other, run) for other in going_on[run.key] if other.owner != run.owner]
+        going_on[run.key].append(run)
+    return tuple(found)
+
+
+def story(facts: Iterable[Fact], names: Mapping[str, str]) -> str:
+    """Return what one invocation did, in a few words. ``names`` has request ids and what they are called."""
+    told = (_tell(fact, names) for fact in sorted(facts, key=lambda fact: fact.t_ms))
+    return " · ".join(text for text in told if text)
+
+
+def thread_of(key: str) -> str:
+    """Return the user's key: what stands behind the keyspace."""
+    _, slash, own = key.partition("/")
+    return own if slash else key
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """Return the closing lines: the counts, and whatever is wrong by name."""
+    counts = {
+        "sent": summary.sent,
+        "handled once": summary.handled_once,
+        "routed": summary.routed,
+        "owners": summary.owners,
+        "overlaps": len(summary.overlaps),
+        "lost": len(summary.lost),
+        "handled twice": len(summary.handled_twice),
+    }
+    more = {"refused": summary.refused, "turned away": summary.turned_away, "dead": summary.dead}
+    counts |= {name: len(which) for name, which in more.items() if which}
+    lines = [", ".join(f"{name} {count}" for name, count in counts.items())]
+    for name, which in {"lost": summary.lost, "handled twice": summary.handled_twice, **more}.items():
+        if which:
+            lines.append(f"{name}: {_some(which)}")
+    if summary.untraced:
+        lines.append(f"without any trace, so perhaps without @leased: {_some(summary.untraced)}")
+    lines += [
+        f"overlap: {thread_of(first.key)}: {first.owner} still ran when {second.owner} began"
+        for first, second in summary.overlaps
+    ]
+    return lines
+
+
+def _tell(fact: Fact, names: Mapping[str, str]) -> str:  # noqa: C901 - a table
+    messages = ", ".join(fact.message_ids)
+    match fact.fact:
+        case "claimed":
+            return "owned"
+        case "routed":
+            return f"routed to {_name(fact.holder, names)}"
+        case "duplicate":
+            return f"duplicate, {fact.outcome}" if fact.outcome else "duplicate"
+        case "busy":
+            return f"busy with {_name(fact.holder, names)}"
+        case "run_ended":
+            return f"ran {messages}" if fact.outcome == "handled" else f"{fact.outcome} {messages}"
+        case "continued":
+            return "went on"
+        case "released":
+            return "released"
+        case "handed_over":
+            return "handed over"
+        case "lost":
+            return "lost its lease"
+        case "dead":
+            return f"gave up {messages}"
+        case _:
+            return ""
+
+
+def _name(owner: str, names: Mapping[str, str]) -> str:
+    """An owner is ``<request id>.<random>``; anything else is somebody that the scenario does not know."""
+    if not owner:
+        return "the next owner"
+    return names.get(owner.rpartition(".")[0]) or names.get(owner) or owner
+
+
+def _told(invocation: Invocation) -> tuple[bool, str]:
+    if invocation.outcome is not Outcome.OK:
+        error: Mapping[str, Any] = invocation.error or {}
+        kind, text = str(error.get("errorType", "")), str(error.get("errorMessage", ""))
+        return False, f"{invocation.outcome}: {kind}: {text}".rstrip(": ")
+    status = invocation.payload.get("statusCode") if isinstance(invocation.payload, dict) else None
+    if type(status) is int:
+        return status < _HTTP_REFUSED, f"HTTP {status}"
+    return True, ""
+
+
+def _brought(fact: Fact) -> tuple[str, ...]:
+    return (fact.message_id,) if fact.message_id else fact.message_ids
+
+
+def _run(started: Fact, ended_at_ms: float) -> Run:
+    return Run(key=started.key, owner=started.owner, started_at_ms=started.t_ms, ended_at_ms=ended_at_ms)
+
+
+def _text(raw: Mapping[str, Any], name: str) -> str:
+    value = raw.get(name)
+    return "" if value is None else str(value)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _sorted(messages: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(messages))

@@ -1,0 +1,81 @@
+"""The store that functions use in a local run: started here, or the caller's own Redis."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from incumbent.local.template import FunctionSpec, Template
+from incumbent.testing.servers import DynamoDBServer, create_table, locked_moto, valkey
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+PROVIDERS = ("redis", "dynamodb", "memory", "none")
+
+_TABLE_VARIABLE = "INCUMBENT_TABLE_NAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Functions with their store running: ``env`` is what each of them needs to find it."""
+
+    functions: tuple[FunctionSpec, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def prepared(
+    template: Path | str,
+    provider: str,
+    *,
+    redis_url: str | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> Iterator[Prepared]:
+    """Read the template for ``provider``, and keep its store running meanwhile.
+
+    ``redis``: a Valkey of its own on a free port, unless ``redis_url`` names one. ``dynamodb``: moto behind
+    one lock, with the tables that the template describes (with the provider's own, where it has none).
+    The template's parameters ``Provider`` and ``RedisUrl`` are set where it has them and ``parameters`` does
+    not.
+
+    Raises:
+        ConfigurationError: the template cannot be read.
+    """
+    declared = Template.load(template).parameters
+
+    def load(**own: str) -> Template:
+        known = {name: value for name, value in own.items() if name in declared}
+        return Template.load(template, {**known, **(parameters or {})})
+
+    functions = load(Provider=provider, RedisUrl="").functions()  # errors are told before a server starts
+    env = {"INCUMBENT_PROVIDER": provider}
+    with ExitStack() as stack:
+        if provider == "redis":
+            url = redis_url or stack.enter_context(valkey()).url
+            env["INCUMBENT_REDIS_URL"] = url
+            functions = load(Provider=provider, RedisUrl=url).functions()
+        elif provider == "dynamodb":
+            moto = stack.enter_context(locked_moto())
+            env |= moto.environment
+            client = _client(moto)
+            for table in load(Provider=provider).tables():
+                client.create_table(**table)
+            if not any(_TABLE_VARIABLE in spec.environment for spec in functions):
+                create_table(client, "incumbent")
+                env[_TABLE_VARIABLE] = "incumbent"
+        yield Prepared(functions=functions, env=env)
+
+
+def _client(server: DynamoDBServer) -> "DynamoDBClient":
+    import boto3
+
+    given = server.environment
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=server.endpoint_url,
+        region_name=given["AWS_REGION"],
+        aws_access_key_id=given["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
+    )
