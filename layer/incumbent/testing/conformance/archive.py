@@ -2,7 +2,7 @@
 # ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
 
 from incumbent.contract import is_archive
-from incumbent.testing.conformance.mailbox import EVERYTHING, failure, ids, message
+from incumbent.testing.conformance.mail import EVERYTHING, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider, Subject
 from incumbent.values import Claimed, Duplicate, Failure, Idle, Message, Policy
 

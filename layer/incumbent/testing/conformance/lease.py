@@ -8,87 +8,9 @@ import pytest
 
 from incumbent.contract import LeaseProvider, is_lease_provider
 from incumbent.errors import ConfigurationError
+from incumbent.testing.conformance.samples import BAD_KEYS, BAD_OWNERS, BAD_TTLS, MAX_TTL_MS, ODD_ENDINGS, table
 from incumbent.testing.conformance.subject import TTL_MS, Subject, at_once
-
-MAX_TTL_MS = 86_400_000
-
-BAD_KEYS: dict[str, Any] = {
-    "empty": "",
-    "too long": "k" * 1_025,
-    "too long in bytes": "é" * 513,
-    "lone surrogate": "\ud800",
-    "bytes": b"key",
-    "none": None,
-    "number": 7,
-}
-BAD_OWNERS: dict[str, Any] = {
-    "empty": "",
-    "too long": "o" * 513,
-    "too long in bytes": "é" * 257,
-    "lone surrogate": "\udfff",
-    "bytes": b"owner",
-    "none": None,
-    "number": 7,
-}
-BAD_TTLS: dict[str, Any] = {
-    "zero": 0,
-    "negative": -1,
-    "bool": True,
-    "fraction": 0.5,
-    "whole float": 30_000.0,
-    "nan": float("nan"),
-    "infinite": float("inf"),
-    "more than a day": MAX_TTL_MS + 1,
-    "2**63": 2**63,
-    "text": "5",
-    "none": None,
-}
-
-# Appended to a fresh key, each of them must name a key of its own (R10).
-ODD_ENDINGS = [
-    "",
-    " ",
-    "\0",
-    "\0\0",
-    "\n",
-    "\r\n",
-    "\t",
-    "{}",
-    "{",
-    "}",
-    "{x}",
-    "%",
-    "%%",
-    "%7B",
-    "%7B%7D",
-    "%7b",
-    "%25",
-    "%257B",
-    "#",
-    "#lease",
-    ":",
-    "::",
-    ":lease",
-    ":state",
-    ":mail",
-    "/",
-    "\\",
-    "*",
-    "?",
-    "[a]",
-    '"',
-    "'",
-    "é",
-    "e\u0301",  # looks like the one before
-    "🐍",
-    "\U0010ffff",
-    "\u202e",
-    "a:b",
-    "a",
-    "b",
-    "a#b",
-    "A",
-]
+from incumbent.values import Acquisition
 
 Call = Callable[[LeaseProvider, Any, Any, Any], object]
 
@@ -106,11 +28,6 @@ WITH_KEY: dict[str, Call] = {
     **WITH_OWNER,
     "get owner": lambda p, key, _owner, _ttl_ms: p.get_lease_owner(key),
 }
-
-
-def table(values: dict[str, Any]) -> Any:
-    """Mark a test to be run for each row."""
-    return [pytest.param(value, id=name.replace(" ", "-")) for name, value in values.items()]
 
 
 class LeaseConformance(Subject):
@@ -492,10 +409,14 @@ class LeaseConformance(Subject):
 
     def test_of_many_at_once_one_acquires(self, provider: LeaseProvider, key: str) -> None:
         """R1: and all others are told its name."""
-        clients = [self.make_other(provider) for _ in range(8)]
-        for number in range(20):
-            own_key = f"{key}-{number}"
-            answers = at_once(8, lambda n, k=own_key: clients[n].acquire_lease(k, f"owner-{n}", TTL_MS))
+        clients: list[LeaseProvider] = [self.make_other(provider) for _ in range(8)]
+
+        def acquire(number: int, own_key: str) -> Acquisition:
+            return clients[number].acquire_lease(own_key, f"owner-{number}", TTL_MS)
+
+        for turn in range(20):
+            own_key = f"{key}-{turn}"
+            answers = at_once(8, acquire, own_key)
             winners = [answer.owner for answer in answers if answer.acquired]
             assert len(winners) == 1
             assert {answer.owner for answer in answers} == set(winners)
@@ -503,17 +424,21 @@ class LeaseConformance(Subject):
 
     def test_of_many_transfers_at_once_one_happens(self, provider: LeaseProvider, key: str) -> None:
         """R6: a lease goes to one successor."""
-        for number in range(10):
-            own_key = f"{key}-{number}"
+
+        def transfer(number: int, own_key: str) -> bool:
+            return provider.transfer_lease(own_key, "A", f"next-{number}", TTL_MS)
+
+        for turn in range(10):
+            own_key = f"{key}-{turn}"
             provider.acquire_lease(own_key, "A", TTL_MS)
-            moved = at_once(8, lambda n, k=own_key: provider.transfer_lease(k, "A", f"next-{n}", TTL_MS))
+            moved = at_once(8, transfer, own_key)
             assert moved.count(True) == 1
             assert provider.get_lease_owner(own_key) == f"next-{moved.index(True)}"
 
     def test_counter_under_the_lease_loses_no_update(self, provider: LeaseProvider, key: str) -> None:
         """R1: eight threads increment what only the lease protects."""
         # ShedLock ships the same trial with its test kit.
-        clients = [self.make_other(provider) for _ in range(8)]
+        clients: list[LeaseProvider] = [self.make_other(provider) for _ in range(8)]
         counter = {"value": 0, "inside": 0}
         seen: list[int] = []
 

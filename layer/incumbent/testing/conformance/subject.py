@@ -4,13 +4,14 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pytest
 
 from incumbent.contract import Archive, LeaseProvider, Mailbox
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 TTL_MS = 30_000
 
@@ -86,8 +87,8 @@ def fresh_key() -> str:
     return f"key-{next(_numbers)}-{uuid.uuid4().hex[:12]}"
 
 
-def at_once(count: int, call: Callable[[int], T]) -> list[T]:
-    """Run ``call(0)`` to ``call(count - 1)`` in as many threads, all begun at one moment; return their answers.
+def at_once(count: int, call: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+    """Call it in ``count`` threads that begin at one moment, each with its number; return the answers in order.
 
     Raises what the first failing one raised, after all have ended.
     """
@@ -98,7 +99,7 @@ def at_once(count: int, call: Callable[[int], T]) -> list[T]:
     def run(number: int) -> None:
         try:
             barrier.wait(timeout=30)
-            answers[number] = call(number)
+            answers[number] = call(number, *args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - carried to the test's own thread
             errors.append(error)
 

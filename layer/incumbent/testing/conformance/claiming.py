@@ -1,0 +1,332 @@
+"""How a message comes in: claim, in the order of M1, with its limits and its window (M5, M7)."""
+# ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
+
+import pytest
+
+from incumbent.errors import MailboxFull, MessageTooLarge
+from incumbent.testing.conformance.mail import MailSubject, ids, message
+from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
+from incumbent.values import Busy, Claimed, Duplicate, Idle, Message, Policy, Released, Routed
+
+WINDOW_MS = 15 * 60_000
+
+
+class Claiming(MailSubject):
+    """A claim stores the message and tries to own the key, in one step."""
+
+    def test_free_key_is_claimed(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (5): stored, owned and delivered in one step."""
+        answer = self.claimed(provider, key, "A", 1)
+        assert type(answer.fence) is int
+        assert answer.waiting == 0
+        assert self.about(answer.expires_in_ms, TTL_MS)
+        (own,) = answer.messages
+        assert (own.id, own.event, own.attempt) == ("m1", message(1).event, 1)
+        assert own.promised is False
+        assert own.last_error is None
+        assert provider.get_lease_owner(key) == "A"
+        assert ids(provider.peek(key)) == ["m1"]
+
+    def test_held_key_routes(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (5): stored and promised behind the owner, who sees that it waits."""
+        self.claimed(provider, key, "A", 1)
+        answer = self.routed(provider, key, "B", 2)
+        assert answer.owner == "A"
+        assert provider.beat(key, "A", TTL_MS).waiting == 1
+        stored = {each.id: each for each in provider.peek(key)}
+        assert list(stored) == ["m1", "m2"]
+        assert stored["m2"].promised is True
+        assert stored["m2"].attempt == 0
+        assert stored["m2"].event == message(2).event
+        assert stored["m1"].promised is False
+
+    def test_claim_of_the_present_owner_is_answered_from_what_stands(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (1), R8: the same fence and message, counted once, the lease not extended."""
+        # H1, H54: the retry of a claim whose answer was lost.
+        first = self.claimed(provider, key, "A", 1)
+        self.pass_time(10_000)
+        again = self.claimed(provider, key, "A", 1)
+        assert again.fence == first.fence
+        assert again.messages == first.messages
+        assert again.messages[0].attempt == 1
+        assert again.waiting == 0
+        assert self.about(again.expires_in_ms, TTL_MS - 10_000)
+        assert ids(provider.peek(key)) == ["m1"]
+
+    def test_repeated_claim_is_told_what_has_come_since(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (1): what waits is counted, not delivered."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        again = self.claimed(provider, key, "A", 1)
+        assert ids(again.messages) == ["m1"]
+        assert again.waiting == 1
+        assert [each.attempt for each in provider.peek(key)] == [1, 0]
+
+    def test_owner_that_only_acquired_claims_its_message(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (1): it was given nothing yet, so its message is stored and given to it, under the same fence."""
+        fence = provider.acquire_lease(key, "A", TTL_MS).fence
+        answer = self.claimed(provider, key, "A", 1)
+        assert answer.fence == fence
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 1)]
+        assert answer.waiting == 0
+
+    def test_owner_that_only_acquired_gets_the_oldest_first(self, provider: MailboxProvider, key: str) -> None:
+        """M4: older ones that waited come before its own."""
+        provider.acquire_lease(key, "A", TTL_MS)
+        self.routed(provider, key, "B", 1)
+        answer = self.claimed(provider, key, "A", 2)
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 1)]
+        assert answer.waiting == 1
+        assert [(each.id, each.promised) for each in provider.peek(key)] == [("m1", True), ("m2", False)]
+
+    def test_owner_that_only_acquired_may_ask_for_what_waits(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (1): a claim without a message by the present owner."""
+        fence = provider.acquire_lease(key, "A", TTL_MS).fence
+        empty = self.claimed(provider, key, "A", None)
+        assert (empty.fence, empty.messages, empty.waiting) == (fence, (), 0)
+        self.routed(provider, key, "B", 1)
+        assert ids(self.claimed(provider, key, "A", None).messages) == ["m1"]
+
+    def test_message_routed_twice_by_one_claim_is_routed(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (3), R8: its own lost answer, not a duplicate."""
+        # H1; H49: Powertools #7762.
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        assert self.routed(provider, key, "B", 2).owner == "A"
+        assert ids(provider.peek(key)) == ["m1", "m2"]
+
+    def test_message_routed_and_handled_since_is_still_routed_to_its_claim(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """R8: the late repetition is told an answer that its first try had."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.continued(provider, key, "A", "A2", handled=["m1"])
+        provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"])
+        assert isinstance(provider.claim(key, "B", TTL_MS, message(2)), Routed | Duplicate)
+        assert ids(provider.peek(key)) == []
+        assert provider.get_lease_owner(key) is None
+
+    def test_duplicate_of_the_running_message_is_promised(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (3), M3: whoever is told that a message runs is promised it, in the same step."""
+        # H52: found by exploring the rules.
+        self.claimed(provider, key, "A", 1)
+        answer = provider.claim(key, "B", TTL_MS, message(1))
+        assert answer == Duplicate(state="running", owner="A")
+        (stored,) = provider.peek(key)
+        assert (stored.promised, stored.attempt) == (True, 1)
+
+    def test_duplicate_of_a_waiting_message_is_told_so(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (3): waiting, not running."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        assert provider.claim(key, "C", TTL_MS, message(2)) == Duplicate(state="waiting", owner="A")
+        assert [(each.id, each.promised) for each in provider.peek(key)] == [("m1", False), ("m2", True)]
+
+    def test_duplicate_of_an_unpromised_waiting_message_is_promised(self, provider: MailboxProvider, key: str) -> None:
+        """M3: also of one that waits unpromised, behind an older message that its own claim was given."""
+        provider.acquire_lease(key, "A", TTL_MS)
+        self.routed(provider, key, "B", 1)
+        self.claimed(provider, key, "A", 2)
+        assert [each.promised for each in provider.peek(key)] == [True, False]
+        assert provider.claim(key, "C", TTL_MS, message(2)) == Duplicate(state="waiting", owner="A")
+        assert [each.promised for each in provider.peek(key)] == [True, True]
+
+    def test_duplicate_keeps_the_first_event(self, provider: MailboxProvider, key: str) -> None:
+        """M5: an id is stored once, as it was first given."""
+        self.claimed(provider, key, "A", 1)
+        provider.claim(key, "B", TTL_MS, Message(id="m1", event="another event"))
+        assert [each.event for each in provider.peek(key)] == [message(1).event]
+
+    def test_handled_message_is_a_duplicate(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (2): on a free key nothing is owned, behind an owner nothing is stored."""
+        self.claimed(provider, key, "A", 1)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        assert provider.claim(key, "B", TTL_MS, message(1)) == Duplicate(state="handled", owner=None)
+        assert provider.get_lease_owner(key) is None
+        self.claimed(provider, key, "C", 2)
+        assert provider.claim(key, "D", TTL_MS, message(1)) == Duplicate(state="handled", owner="C")
+        assert ids(provider.peek(key)) == ["m2"]
+
+    def test_waiting_message_on_a_free_key_is_claimed(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (4): the retry of a crashed invocation runs its message, counted once more, stored once."""
+        # H54: found by exploring the rules: called a duplicate of itself, nobody would run it.
+        first = self.claimed(provider, key, "A", 1)
+        self.expire()
+        second = self.claimed(provider, key, "B", 1)
+        assert second.fence > first.fence
+        assert [(each.id, each.attempt) for each in second.messages] == [("m1", 2)]
+        assert second.messages[0].promised is False
+        assert second.messages[0].event == message(1).event
+        assert ids(provider.peek(key)) == ["m1"]
+
+    def test_promised_message_on_a_free_key_stays_promised(self, provider: MailboxProvider, key: str) -> None:
+        """M3: the mark is never taken back."""
+        self.claimed(provider, key, "A", 1)
+        provider.claim(key, "B", TTL_MS, message(1))
+        self.expire()
+        assert self.claimed(provider, key, "C", 1).messages[0].promised is True
+
+    def test_older_message_goes_first(self, provider: MailboxProvider, key: str) -> None:
+        """M4: the claimer is given the oldest due message; its own waits."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.expire()
+        answer = self.claimed(provider, key, "C", 3)
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
+        assert answer.waiting == 2
+        assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [
+            ("m1", 2, False),
+            ("m2", 0, True),
+            ("m3", 0, False),
+        ]
+
+    def test_claim_of_a_waiting_message_gets_the_oldest(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (4), M4: the message becomes the claimer's, and still the oldest runs first."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.expire()
+        answer = self.claimed(provider, key, "C", 2)
+        assert ids(answer.messages) == ["m1"]
+        assert answer.waiting == 1
+        assert provider.claim(key, "D", TTL_MS, message(2)) == Duplicate(state="waiting", owner="C")
+        assert ids(self.claimed(provider, key, "C", 2).messages) == ["m1"]
+
+    def test_claim_without_message_of_an_idle_key_is_idle(self, provider: MailboxProvider, key: str) -> None:
+        """M1: there is nothing to own the key for."""
+        # H53: a wake-up that arrives twice.
+        assert provider.claim(key, "A", TTL_MS, None) == Idle()
+        assert provider.get_lease_owner(key) is None
+
+    def test_claim_without_message_of_a_held_key_is_busy(self, provider: MailboxProvider, key: str) -> None:
+        """M1: whatever waits."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "C", 2)
+        answer = provider.claim(key, "B", TTL_MS, None)
+        assert isinstance(answer, Busy)
+        assert answer.owner == "A"
+        assert self.about(answer.expires_in_ms, TTL_MS)
+
+    def test_claim_without_message_owns_when_something_is_due(self, provider: MailboxProvider, key: str) -> None:
+        """M1, M8: a woken successor or the sweeper gets what a dead owner left."""
+        # H40: Mastra #23801.
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.expire()
+        answer = self.claimed(provider, key, "C", None)
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
+        assert answer.waiting == 1
+
+    def test_claim_that_may_not_route_is_busy(self, provider: MailboxProvider, key: str) -> None:
+        """M1: with route=False nothing is stored behind another owner."""
+        self.claimed(provider, key, "A", 1)
+        answer = provider.claim(key, "B", TTL_MS, message(2), route=False)
+        assert isinstance(answer, Busy)
+        assert answer.owner == "A"
+        assert self.about(answer.expires_in_ms, TTL_MS)
+        assert ids(provider.peek(key)) == ["m1"]
+
+    def test_claim_that_may_not_route_owns_a_free_key(self, provider: MailboxProvider, key: str) -> None:
+        """M1: and is told of duplicates like any other."""
+        assert ids(self.claimed(provider, key, "A", 1, route=False).messages) == ["m1"]
+        assert provider.claim(key, "B", TTL_MS, message(1), route=False) == Duplicate(state="running", owner="A")
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        assert provider.claim(key, "B", TTL_MS, message(1), route=False) == Duplicate(state="handled")
+
+    def test_stored_time_is_when_it_was_stored(self, provider: MailboxProvider, key: str) -> None:
+        """M8: epoch milliseconds, kept over deliveries."""
+        self.claimed(provider, key, "A", 1)
+        (stored,) = provider.peek(key)
+        self.routed(provider, key, "B", 2)
+        assert 0 <= provider.peek(key)[1].stored_at_ms - stored.stored_at_ms <= self.slack_ms
+        assert stored.stored_at_ms > 1_500_000_000_000
+
+    # --- limits
+
+    def test_full_mailbox_refuses_to_route(self, provider: MailboxProvider, key: str) -> None:
+        """M7: max_pending counts all that is stored, the running one included; nothing was stored."""
+        policy = Policy(max_pending=3)
+        self.claimed(provider, key, "A", 1, policy=policy)
+        self.routed(provider, key, "B", 2, policy=policy)
+        self.routed(provider, key, "C", 3, policy=policy)
+        with pytest.raises(MailboxFull) as raised:
+            provider.claim(key, "D", TTL_MS, message(4), policy=policy)
+        assert raised.value.key == key
+        assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
+        self.continued(provider, key, "A", "A2", handled=["m1"], policy=policy)
+        self.routed(provider, key, "D", 4, policy=policy)
+
+    def test_full_mailbox_knows_what_it_holds(self, provider: MailboxProvider, key: str) -> None:
+        """M7: duplicates, repetitions and claims that store nothing are answered as ever."""
+        policy = Policy(max_pending=2)
+        self.claimed(provider, key, "A", 1, policy=policy)
+        self.routed(provider, key, "B", 2, policy=policy)
+        assert self.routed(provider, key, "B", 2, policy=policy).owner == "A"
+        assert provider.claim(key, "C", TTL_MS, message(1), policy=policy) == Duplicate(state="running", owner="A")
+        assert isinstance(provider.claim(key, "C", TTL_MS, None, policy=policy), Busy)
+        assert isinstance(provider.claim(key, "C", TTL_MS, message(3), route=False, policy=policy), Busy)
+        assert ids(self.claimed(provider, key, "A", 1, policy=policy).messages) == ["m1"]
+
+    def test_full_mailbox_does_not_refuse_who_finds_the_key_free(self, provider: MailboxProvider, key: str) -> None:
+        """M7: the only one who can empty it is its owner."""
+        # H55: found by exploring the rules.
+        policy = Policy(max_pending=2)
+        self.claimed(provider, key, "A", 1, policy=policy)
+        self.routed(provider, key, "B", 2, policy=policy)
+        self.expire()
+        answer = self.claimed(provider, key, "C", 3, policy=policy)
+        assert ids(answer.messages) == ["m1"]
+        assert answer.waiting == 2
+        assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
+        with pytest.raises(MailboxFull):
+            provider.claim(key, "D", TTL_MS, message(4), policy=policy)
+
+    def test_message_may_be_as_large_as_the_limit_to_the_byte(self, provider: MailboxProvider, key: str) -> None:
+        """M7: bytes of UTF-8, not characters; one more is refused and nothing stored."""
+        policy = Policy(max_message_bytes=100)
+        largest = Message(id="m1", event="é" * 49)  # and two quotes
+        larger = Message(id="m2", event="é" * 49 + "x")
+        with pytest.raises(MessageTooLarge) as raised:
+            provider.claim(key, "A", TTL_MS, larger, policy=policy)
+        assert raised.value.key == key
+        assert ids(provider.peek(key)) == []
+        assert provider.get_lease_owner(key) is None
+        assert isinstance(provider.claim(key, "A", TTL_MS, largest, policy=policy), Claimed)
+        with pytest.raises(MessageTooLarge):
+            provider.claim(key, "B", TTL_MS, larger, policy=policy)
+        assert [each.event for each in provider.peek(key)] == ["é" * 49]
+
+    # --- once per id
+
+    def test_handled_id_is_remembered_for_the_window(self, provider: MailboxProvider, key: str) -> None:
+        """M5: 15 minutes; one millisecond before it is a duplicate, at it a new message."""
+        self.claimed(provider, key, "A", 1)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        rest_ms = self.pass_almost(WINDOW_MS)
+        assert provider.claim(key, "B", TTL_MS, message(1)) == Duplicate(state="handled")
+        self.pass_time(rest_ms)
+        assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", 1).messages] == [("m1", 1)]
+
+    def test_window_is_as_long_as_the_policy_says(self, provider: MailboxProvider, key: str) -> None:
+        """M5: a longer one remembers longer."""
+        policy = Policy(window_ms=60 * 60_000)
+        self.claimed(provider, key, "A", 1, policy=policy)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], policy=policy)
+        rest_ms = self.pass_almost(60 * 60_000)
+        assert provider.claim(key, "B", TTL_MS, message(1), policy=policy) == Duplicate(state="handled")
+        self.pass_time(rest_ms)
+        self.claimed(provider, key, "C", 1, policy=policy)
+
+    def test_last_256_handled_ids_are_remembered(self, provider: MailboxProvider, key: str) -> None:
+        """M5: the 257th forgets the first, and 300 runs leave the key as usable as ever."""
+        # H59: tried: an unbounded list of ids bricked its key at the 9,901st.
+        for number in range(300):
+            answer = provider.claim(key, f"A{number}", TTL_MS, message(number))
+            assert isinstance(answer, Claimed)
+            assert ids(answer.messages) == [f"m{number}"]
+            assert provider.settle(key, f"A{number}", ttl_ms=TTL_MS, handled=[f"m{number}"]) == Released(left=0)
+        for number in (44, 45, 299):  # 300 less 256 is 44: the oldest that is still known
+            assert provider.claim(key, f"B{number}", TTL_MS, message(number)) == Duplicate(state="handled")
+        self.claimed(provider, key, "C", 43)
+        provider.settle(key, "C", ttl_ms=TTL_MS, handled=["m43"])
+        self.claimed(provider, key, "D", 44)

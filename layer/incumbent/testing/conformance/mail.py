@@ -1,0 +1,54 @@
+"""What the tests of a mailbox are made of."""
+# ruff: noqa: S101 - these are tests: assert is how they say it
+
+from typing import Any
+
+from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider, Subject
+from incumbent.values import Claimed, Continued, Failure, Message, Orphan, Routed
+
+EVERYTHING = 10_000
+
+
+def message(number: int | str = 1) -> Message:
+    """A message whose event tells it from others."""
+    return Message(id=f"m{number}", event={"text": f"message {number}"})
+
+
+def failure(number: int | str = 1, *, after_ms: int | None = None) -> Failure:
+    """That message's run raised."""
+    return Failure(id=f"m{number}", error=f"failed {number}", after_ms=after_ms)
+
+
+def ids(messages: Any) -> list[str]:
+    """The ids, in order."""
+    return [each.id for each in messages]
+
+
+class MailSubject(Subject):
+    """A mailbox under test."""
+
+    def claimed(
+        self, provider: MailboxProvider, key: str, owner: str, number: int | str | None = 1, **more: Any
+    ) -> Claimed:
+        """Claim, and own the key."""
+        answer = provider.claim(key, owner, TTL_MS, None if number is None else message(number), **more)
+        assert isinstance(answer, Claimed), answer
+        assert answer.owner == owner
+        return answer
+
+    def routed(self, provider: MailboxProvider, key: str, owner: str, number: int | str, **more: Any) -> Routed:
+        """Claim, and be routed."""
+        answer = provider.claim(key, owner, TTL_MS, message(number), **more)
+        assert isinstance(answer, Routed), answer
+        return answer
+
+    def continued(self, provider: MailboxProvider, key: str, owner: str, next_owner: str, **more: Any) -> Continued:
+        """Settle, and see the key go on."""
+        answer = provider.settle(key, owner, ttl_ms=TTL_MS, next_owner=next_owner, **more)
+        assert isinstance(answer, Continued), answer
+        assert answer.owner == next_owner
+        return answer
+
+    def own_orphans(self, provider: MailboxProvider, *keys: str) -> list[Orphan]:
+        """What ``orphans`` says of these keys: other tests may share the store."""
+        return [orphan for orphan in provider.orphans(EVERYTHING) if orphan.key in keys]
