@@ -16,14 +16,13 @@ def pytest_configure() -> None:
     """Refuse to run without dynalite where it was said that it must be there."""
     reason = why_no_dynalite()
     if reason is not None and os.environ.get("INCUMBENT_REQUIRE_DYNALITE") == "1":
-        message = f"INCUMBENT_REQUIRE_DYNALITE is 1, but {reason}"
-        raise pytest.UsageError(message)
+        raise pytest.UsageError(f"INCUMBENT_REQUIRE_DYNALITE is 1, but dynalite cannot be started: {reason}")
 
 
 def pytest_report_header() -> list[str]:
     """Say at the top of a run what it leaves out."""
     reason = why_no_dynalite()
-    return [] if reason is None else [reason]
+    return [] if reason is None else [f"left out: dynalite, the second implementation of DynamoDB: {reason}"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -174,8 +174,8 @@ def dynalite() -> Iterator[DynamoDBServer]:
     Raises `NotStarted`, also where `why_no_dynalite` has a reason.
     """
     folder = _dynalite_folder()
-    if folder is None:
-        raise NotStarted(why_no_dynalite())
+    if folder is None or not dynalite_available():
+        raise NotStarted(f"dynalite cannot be started: {why_no_dynalite()}")
     with supervised(["node", "-e", _DYNALITE, str(folder), HOST]) as process:
         yield DynamoDBServer(port=int(process.first_line()), process_group=process.process_group)
 
@@ -188,9 +188,9 @@ def dynalite_available() -> bool:
 def why_no_dynalite() -> str | None:
     """Why `dynalite` cannot be started here, for people to read; None when it can."""
     if shutil.which("node") is None:
-        return "node is not on PATH: dynalite, the second implementation of DynamoDB, is left out"
+        return "node is not on PATH"
     if _dynalite_folder() is None:
-        return "dynalite, the second implementation of DynamoDB, is not installed (`make setup`): left out"
+        return "it is not installed: `make setup` does it where npm is"
     return None
 
 
