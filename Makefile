@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.installed $(DYNALITE)/.installed ## make $(VENV) with the pinned packages, once
+setup: $(VENV)/.installed $(DYNALITE)/.installed ## make .venv with the pinned packages, once
 
 demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
