@@ -66,7 +66,7 @@ clean: ## remove what the other targets made
 # The stamps come last, so that an installation that was cut off is made again.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "$(PYTHON) is older than 3.11: say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
+	  || { echo "$(PYTHON) is missing or older than 3.11: say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -qq hatchling editables
 	$(PIP) install -qq --no-build-isolation -e '.[local,dev]'
