@@ -30,8 +30,9 @@ def wait_begun(cloud: LocalLambda, count: int) -> None:
         SYSTEM_CLOCK.sleep_ms(1)
 
 
-def test_an_environment_is_used_again(cloud: LocalLambda) -> None:
+def test_an_environment_is_used_again(start: Start) -> None:
     """The second invocation finds the first one's process and module, and is no cold start."""
+    cloud = start()
     first = cloud.invoke("ShortFunction", {})
     second = cloud.invoke("ShortFunction", {})
     assert (first.cold_start, second.cold_start) == (True, False)

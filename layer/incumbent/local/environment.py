@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from incumbent.clock import Clock
 from incumbent.local.invocations import LogLine, OnLog, Pending
+from incumbent.local.leash import Leash
 from incumbent.local.template import LATEST, REGION, FunctionSpec
 from incumbent.local.timers import Timer
 from incumbent.local.wire import Handler, Server
@@ -121,6 +122,7 @@ class Settings:
     variables: Mapping[str, str]
     workers: int | None
     freezing: bool
+    leash: Leash
     on_log: OnLog
 
 
@@ -276,10 +278,9 @@ class Environment:
                     stdin=subprocess.DEVNULL,
                     stdout=self._logs.write_end,
                     stderr=self._logs.write_end,
-                    # A group of its own, so that signals reach what a handler starts. Not a session of its
-                    # own: should we die, the kernel ends the stopped members of a group that has lost us.
-                    process_group=0,
+                    process_group=0,  # so that signals reach what a handler starts, too
                 )
+                self._settings.leash.hold(self._process.pid)
         self._logs.start()
         if self._process is not None:
             self._process.wait()
@@ -287,6 +288,7 @@ class Environment:
             self.phase = Phase.GONE
             if self._process is not None:
                 _signal_group(self._process.pid, signal.SIGKILL)  # what it may have started
+                self._settings.leash.drop(self._process.pid)
         self._fleet.ending(self)
         self._api.stop()
         self._api.wait_all_closed(_HANG_UP_MS)

@@ -65,6 +65,10 @@ class InvokeApi(Handler):
         except (ValueError, binascii.Error) as error:
             self._refuse(400, "InvalidRequestContentException", f"Could not parse request body into json: {error}")
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is not the Invoke API: every other method."""
+        self._refuse(404, "UnknownOperationException", f"not the Invoke API: {message or explain or code}")
+
     def _invoke(self, function: str, kind: str, body: bytes) -> None:
         invoker: Invoker = self.server.owner
         json.loads(body)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.local.invocations import Cloud, Invocation, LogLine
-from incumbent.local.report import Answer, Fact, Summary, read_fact, story, summarise, thread_of
+from incumbent.local.report import Answer, Fact, Summary, read_facts, story, summarise, thread_of
 from incumbent.local.scenario import Scenario
 
 TRACE = {"INCUMBENT_TRACE": "1"}
@@ -42,13 +42,13 @@ class Replay:
         self._started_at_ms = 0
 
     def on_log(self, line: LogLine) -> None:
-        """Keep the fact in the line, if it is one."""
-        fact = read_fact(line.text)
+        """Keep the facts in the line, or show it."""
+        facts = read_facts(line.text)
         with self._lock:
-            if fact is not None:
+            for fact in facts:
                 self._facts.append(fact)
                 self._untold[fact.request_id].append(fact)
-            elif self._show_logs and line.text.strip():
+            if not facts and self._show_logs and line.text.strip():
                 self._say(_COLUMNS.format("", "", line.environment, "", f"| {line.text}"))
 
     def on_invocation(self, invocation: Invocation) -> None:

@@ -43,6 +43,8 @@ class Fact:
     message_ids: tuple[str, ...] = ()
     holder: str = ""
     outcome: str = ""
+    waiting: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,28 +109,16 @@ class Summary:
         return not (self.overlaps or self.lost or self.handled_twice)
 
 
-def read_fact(line: str) -> Fact | None:
-    """Return the fact in a line of a log, or ``None``. What else stands in the line does not matter."""
-    _, prefix, text = line.partition(PREFIX)
-    if not prefix or not text.startswith("{"):
-        return None
-    try:
-        raw, _ = json.JSONDecoder().raw_decode(text)
-        t_ms = float(raw["t_ms"])
-        name = raw["fact"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return Fact(
-        t_ms=t_ms,
-        fact=str(name),
-        key=_text(raw, "key"),
-        owner=_text(raw, "owner"),
-        request_id=_text(raw, "request_id"),
-        message_id=_text(raw, "message_id"),
-        message_ids=tuple(str(each) for each in raw.get("message_ids") or ()),
-        holder=_text(raw, "holder"),
-        outcome=_text(raw, "outcome") or _text(raw, "state"),
-    )
+def read_facts(line: str) -> list[Fact]:
+    """Return the facts in a line of a log: none, one, or several where two threads printed at once."""
+    facts = []
+    for text in line.split(PREFIX)[1:]:
+        try:
+            raw, _ = json.JSONDecoder().raw_decode(text)
+            facts.append(_fact(raw))
+        except (ValueError, KeyError, TypeError):  # somebody's own line that only looks like one
+            continue
+    return facts
 
 
 def summarise(facts: Iterable[Fact], answers: Iterable[Answer]) -> Summary:
@@ -238,7 +228,27 @@ def summary_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def _tell(fact: Fact, names: Mapping[str, str]) -> str:  # noqa: C901 - a table
+def _fact(raw: Mapping[str, Any]) -> Fact:
+    def text(name: str) -> str:
+        value = raw.get(name)
+        return "" if value is None else str(value)
+
+    return Fact(
+        t_ms=float(raw["t_ms"]),
+        fact=str(raw["fact"]),
+        key=text("key"),
+        owner=text("owner"),
+        request_id=text("request_id"),
+        message_id=text("message_id"),
+        message_ids=tuple(str(each) for each in raw.get("message_ids") or ()),
+        holder=text("holder"),
+        outcome=text("outcome"),
+        waiting=int(raw.get("waiting") or 0),
+        error=text("error"),
+    )
+
+
+def _tell(fact: Fact, names: Mapping[str, str]) -> str:  # noqa: C901, PLR0912 - a table
     messages = ", ".join(fact.message_ids)
     match fact.fact:
         case "claimed":
@@ -254,11 +264,15 @@ def _tell(fact: Fact, names: Mapping[str, str]) -> str:  # noqa: C901 - a table
         case "continued":
             return "went on"
         case "released":
-            return "released"
+            return f"released, {fact.waiting} left" if fact.waiting else "released"
         case "handed_over":
             return "handed over"
+        case "idle":
+            return "nothing due"
         case "lost":
             return "lost its lease"
+        case "wake_failed" | "chain_cut" | "store_error":
+            return f"{fact.fact.replace('_', ' ')} ({fact.error})"
         case "dead":
             return f"gave up {messages}"
         case _:
@@ -289,11 +303,6 @@ def _brought(fact: Fact) -> tuple[str, ...]:
 
 def _run(started: Fact, ended_at_ms: float) -> Run:
     return Run(key=started.key, owner=started.owner, started_at_ms=started.t_ms, ended_at_ms=ended_at_ms)
-
-
-def _text(raw: Mapping[str, Any], name: str) -> str:
-    value = raw.get(name)
-    return "" if value is None else str(value)
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -25,6 +25,7 @@ from incumbent.local.invocations import (
     ignore,
 )
 from incumbent.local.invoke_api import InvokeApi
+from incumbent.local.leash import Leash
 from incumbent.local.template import FunctionSpec, Template
 from incumbent.local.timers import Timers
 from incumbent.local.wire import Server
@@ -100,6 +101,7 @@ class LocalLambda:
         self._failures: list[Invocation] = []
         self._logs: list[LogLine] = []
         self._timers = Timers(clock)
+        self._leash = Leash()
         self._api = Server(InvokeApi, self)
         multi_concurrent = workers_per_environment is not None
         settings = Settings(
@@ -108,6 +110,7 @@ class LocalLambda:
             variables={"AWS_ENDPOINT_URL_LAMBDA": self.url, **(env or {})},
             workers=workers_per_environment,
             freezing=freezing and not multi_concurrent,
+            leash=self._leash,
             on_log=self._printed,
         )
         self._concurrency = concurrency
@@ -155,6 +158,7 @@ class LocalLambda:
         for environment in [each for fleet in self._fleets.values() for each in fleet.close()]:
             environment.wait_gone()
         self._timers.close()
+        self._leash.close()
 
     # ---- invoking
 

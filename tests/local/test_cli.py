@@ -1,0 +1,188 @@
+"""The command line, as somebody at a terminal meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incumbent.cli import main
+from incumbent.clock import SYSTEM_CLOCK
+from tests.local.conftest import TEMPLATE
+
+EVENT = TEMPLATE.parent / "events" / "message.json"
+COMMON = ["--template", str(TEMPLATE), "--parameter", "Secret=s3cret"]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Any:
+    """Write a scenario and return its path."""
+
+    def write(*steps: dict[str, Any], function: str = "TracedFunction") -> str:
+        file = tmp_path / "scenario.json"
+        file.write_text(json.dumps({"function": function, "event": str(EVENT), "steps": list(steps)}))
+        return str(file)
+
+    return write
+
+
+def step(at_ms: int, message: str, **changes: Any) -> dict[str, Any]:
+    """One message of the key that is named like its first letter."""
+    return {"at_ms": at_ms, "id": f"step-{message}", "set": {"key": message[0], "message": message, **changes}}
+
+
+@pytest.mark.parametrize("provider", ["none", "memory"])
+def test_a_replay_tells_every_invocation_and_closes_with_the_counts(
+    scenario: Any, capsys: pytest.CaptureFixture[str], provider: str
+) -> None:
+    """In processes or in threads: a line each, and 0 where all was well."""
+    file = scenario(step(0, "a1"), step(0, "b1"), {**step(60, "a2"), "async": True})
+    assert main(["replay", file, *COMMON, "--provider", provider, "--concurrency", "2"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].split() == ["time", "thread", "invocation", "message", "what", "happened"]
+    assert sorted(line.split(maxsplit=2)[2].split() for line in lines[1:4]) == [
+        [message[0], f"step-{message}", message, "owned", "·", "ran", message, "·", "released"]
+        for message in ("a1", "a2", "b1")
+    ]
+    assert lines[3].split()[3] == "step-a2"
+    assert lines[-1] == "sent 3, handled once 3, routed 0, owners 3, overlaps 0, lost 0, handled twice 0"
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([step(0, "a1", without="run_ended"), step(80, "a2")], "lost: a1"),
+        ([step(0, "a1", twice=True)], "handled twice: a1"),
+        ([step(0, "a1", ms=120), step(30, "a2", ms=10)], "overlap: a: "),
+    ],
+)
+def test_a_replay_that_finds_a_fault_says_which_and_exits_1(
+    scenario: Any, capsys: pytest.CaptureFixture[str], steps: list[dict[str, Any]], told: str
+) -> None:
+    """A lost message, one handled twice, two runs at once."""
+    assert main(["replay", scenario(*steps), *COMMON, "--provider", "none", "--concurrency", "2"]) == 1
+    assert told in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_replay_tells_what_failed_and_shows_logs_on_request(
+    scenario: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error stands in the invocation's line, the handler's own lines among them."""
+    file = scenario({"at_ms": 0, "set": {"do": "raise", "text": "oh dear"}}, function="EchoFunction")
+    assert main(["replay", file, *COMMON, "--provider", "none", "--logs", "--cold", "--concurrency", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "step-1" in out
+    assert "error: RuntimeError: oh dear" in out
+    assert "| [ERROR] RuntimeError: oh dear" in out
+    assert "refused: step-1" in out
+
+
+def test_invoke_prints_the_answer_and_nothing_else_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the function prints goes to standard error; the exit code says whether it went well."""
+    words = ["invoke", "TracedFunction", "-e", str(EVENT), *COMMON, "--provider", "none", "--env", "A=b"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"message": "m", "provider": "none", "lambda": True}
+    assert '"claimed"' in err
+
+
+def test_invoke_prints_the_error_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the shape in which Lambda tells it."""
+    (tmp_path / "event.json").write_text('{"do": "raise", "text": "oh dear"}')
+    words = ["invoke", "EchoFunction", "-e", str(tmp_path / "event.json"), *COMMON, "--provider", "memory"]
+    assert main(words) == 1
+    assert json.loads(capsys.readouterr().out)["errorMessage"] == "oh dear"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["replay", "nowhere.json"], "cannot read the scenario nowhere.json: No such file or directory"),
+        (["replay", str(EVENT)], "unknown field 'key'"),
+        (["invoke", "EchoFunction", "-e", "nowhere.json"], "cannot read the event nowhere.json: No such file"),
+        (["invoke", "Nope", "-e", str(EVENT)], "the template has no function 'Nope'; it has BrokenFunction"),
+        (["invoke", "EchoFunction", "-e", str(EVENT), "--template", "gone.yaml"], "cannot read the template gone.yaml"),
+        (["invoke", "EchoFunction", "-e", str(EVENT), "--parameter", "Colour=red"], "has no parameter 'Colour'"),
+        (["invoke", "EchoFunction", "-e", str(TEMPLATE)], "template.yaml is no JSON: Expecting value at line 1"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_line_and_2(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback: a wrong path, an unknown function, a bad scenario, a wrong parameter."""
+    assert main([*words[:1], *COMMON, *words[1:], "--provider", "none"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("incumbent: ")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_function_that_cannot_start_is_told_before_anything_is_sent(
+    scenario: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its own error, and so is a function that is not there."""
+    file = scenario({"at_ms": 0}, function="BrokenFunction")
+    assert main(["replay", file, *COMMON, "--provider", "none"]) == 2
+    assert capsys.readouterr().err == "incumbent: BrokenFunction cannot start: ValueError: no luck today\n"
+    assert main(["replay", scenario({"at_ms": 0}, function="Nope"), *COMMON, "--provider", "none"]) == 2
+    assert "no function 'Nope'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["replay"], ["invoke", "F"], ["replay", "x", "--concurrency", "0"]])
+def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse's own: exit code 2."""
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 2
+    assert "usage: incumbent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    """Ended or killed in the middle of an invocation, with other environments frozen: all are gone."""
+    (tmp_path / "event.json").write_text('{"do": "sleep", "ms": 60000}')
+    (tmp_path / "s.json").write_text(
+        '{"function": "EchoFunction", "event": "event.json", "steps": [{"at_ms": 0, "id": "x"}]}'
+    )
+    mark = f"MARK={tmp_path}"
+    command = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "incumbent.cli", "replay", str(tmp_path / "s.json"), *COMMON),
+            *("--provider", "none", "--concurrency", "3", "--logs", "--env", mark),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert command.stdout is not None
+    while b"begun" not in command.stdout.readline():
+        pass
+    assert len(alive_with(mark)) == 3
+    command.send_signal(number)
+    _, err = command.communicate(timeout=20)
+    if number is signal.SIGTERM:
+        assert (command.returncode, err) == (130, b"incumbent: interrupted\n")
+    give_up = SYSTEM_CLOCK.now().plus(5_000)
+    while alive_with(mark) and SYSTEM_CLOCK.now().until(give_up) > 0:
+        SYSTEM_CLOCK.sleep_ms(10)
+    assert alive_with(mark) == []
+
+
+def alive_with(variable: str) -> list[int]:
+    """The processes that have the variable in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                variables = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if variable.encode() in variables:
+                found.append(int(folder.name))
+    return found

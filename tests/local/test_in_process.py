@@ -1,0 +1,75 @@
+"""Handlers in threads of this process."""
+
+import os
+import sys
+
+import pytest
+
+from incumbent.errors import ConfigurationError
+from incumbent.local import Invocation, LogLine, Outcome, Template
+from incumbent.local.in_process import InProcessLambda
+from incumbent.local.invocations import CannotStart
+from tests.local.conftest import PARAMETERS, TEMPLATE
+
+FUNCTIONS = Template.load(TEMPLATE, PARAMETERS).functions()
+
+
+def test_invocations_run_at_once_in_one_process() -> None:
+    """Eight of them, each with its own request id, and the variables of the template but none of Lambda's."""
+    with InProcessLambda(FUNCTIONS, env={"INCUMBENT_PROVIDER": "memory", "AWS_LAMBDA_X": "y"}) as cloud:
+        pending = [cloud.submit("EchoFunction", {"do": "sleep", "ms": 100, "environ": ["STAGE"]}) for _ in range(8)]
+        done = [each.result() for each in pending]
+        traced = cloud.invoke("TracedFunction", {"key": "k", "message": "m"})
+    assert {each.payload["pid"] for each in done} == {os.getpid()}
+    assert len({each.payload["request_id"] for each in done}) == 8
+    assert max(each.started_at_ms for each in done) < min(each.ended_at_ms for each in done)
+    assert done[0].payload["environ"] == {"STAGE": "test"}
+    assert 19_000 < done[0].payload["left_ms"] <= 20_000
+    assert traced.payload == {"message": "m", "provider": "memory", "lambda": False}
+
+
+def test_what_is_printed_belongs_to_its_invocation_and_reaches_nobody_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whole lines, from both streams, while it is open."""
+    lines: list[LogLine] = []
+    with InProcessLambda(FUNCTIONS, on_log=lines.append) as cloud:
+        done = cloud.invoke("EchoFunction", {"do": "print", "text": "here"})
+    assert [line.text for line in done.logs] == ["here", "HERE"]
+    assert {line.request_id for line in lines} == {done.request_id}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_failed_asynchronous_invocation_is_retried() -> None:
+    """As often as the template says, under the same request id."""
+    ended: list[Invocation] = []
+    with InProcessLambda(FUNCTIONS, on_invocation=ended.append) as cloud:
+        last = cloud.submit("ShortFunction", {"do": "raise", "text": "no"}, asynchronous=True).result()
+    assert (last.attempt, last.outcome) == (2, Outcome.ERROR)
+    assert last.error is not None
+    assert (last.error["errorType"], last.error["errorMessage"]) == ("RuntimeError", "no")
+    assert [(each.attempt, each.request_id) for each in ended] == [(1, last.request_id), (2, last.request_id)]
+
+
+def test_nothing_stays_behind() -> None:
+    """Variables, the path, the functions' modules and the streams are as they were."""
+    before = (dict(os.environ), list(sys.path), sys.stdout, sys.stderr)
+    with InProcessLambda(FUNCTIONS) as cloud:
+        assert cloud.invoke("EchoFunction", {}).payload["calls"] == 1
+        assert os.environ["STAGE"] == "test"
+    assert (dict(os.environ), list(sys.path), sys.stdout, sys.stderr) == before
+    with InProcessLambda(FUNCTIONS) as cloud:
+        assert cloud.invoke("EchoFunction", {}).payload["calls"] == 1
+
+
+def test_what_cannot_run_is_told() -> None:
+    """A handler that cannot be imported, a function that is not there, an answer that is no JSON."""
+    with InProcessLambda(FUNCTIONS) as cloud:
+        with pytest.raises(CannotStart, match="BrokenFunction cannot start: ValueError: no luck today"):
+            cloud.warm("BrokenFunction")
+        assert cloud.invoke("BrokenFunction", {}).outcome is Outcome.ERROR
+        with pytest.raises(ConfigurationError, match="no function 'Nope'"):
+            cloud.check_function("Nope")
+        cloud.submit("EchoFunction", {"do": "sleep", "ms": 100})
+        with pytest.raises(TimeoutError, match="1 invocations were not over after 10 ms"):
+            cloud.wait_idle(10)
