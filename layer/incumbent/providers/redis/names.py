@@ -1,0 +1,63 @@
+"""The names under which a key is kept: its lease, as strangers know it, and the companions in its hash slot."""
+
+from dataclasses import dataclass
+
+from incumbent.errors import ConfigurationError
+
+# What `scripts/common.lua` says of each.
+COMPANIONS = ("state", "mail", "meta", "body", "ended", "dead", "letters")
+
+MAX_PREFIX_BYTES = 256
+
+# A brace would move the companions to another hash slot (H24); `%` is what the others are written with.
+_WRITTEN = {"%": "%25", "{": "%7B", "}": "%7D"}
+_GLOB = "\\*?[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How one application's keys are named: ``<prefix>:lease:<key>``."""
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        """Refuse a prefix with which two keys could meet in one name (H28)."""
+        if not isinstance(self.prefix, str):
+            raise ConfigurationError(f"key_prefix must be a str, not {type(self.prefix).__name__}: {self.prefix!r}")
+        try:
+            size = len(self.prefix.encode())
+        except UnicodeEncodeError as cause:
+            raise ConfigurationError(f"key_prefix is not valid Unicode: {self.prefix!r}") from cause
+        if not 1 <= size <= MAX_PREFIX_BYTES:
+            raise ConfigurationError(f"key_prefix has {size:,} bytes; allowed are 1 to {MAX_PREFIX_BYTES}")
+        if any(letter in self.prefix for letter in _WRITTEN):
+            raise ConfigurationError(f"key_prefix {self.prefix!r}: braces and % are not allowed in it")
+        if "lease" in self.prefix.split(":"):
+            raise ConfigurationError(
+                f"key_prefix {self.prefix!r} has a part 'lease', which is where the prefix ends and the key begins: "
+                "choose another"
+            )
+
+    def of(self, key: str) -> list[bytes]:
+        """Return the names of the lease and its companions, in the order of every script's KEYS."""
+        written = key
+        for letter, code in _WRITTEN.items():
+            written = written.replace(letter, code)
+        lease = f"{self.prefix}:lease:{written}"
+        return [lease.encode(), *(f"{{{lease}}}:{companion}".encode() for companion in COMPANIONS)]
+
+    def pattern(self, companion: str) -> str:
+        """Return the glob that matches this companion of any key, for SCAN."""
+        prefix = "".join(f"\\{letter}" if letter in _GLOB else letter for letter in self.prefix)
+        return f"{{{prefix}:lease:*}}:{companion}"
+
+    def key_of(self, name: bytes, companion: str) -> str | None:
+        """Return the key whose companion has this name; ``None`` for a name that no key of ours has."""
+        before, after = f"{{{self.prefix}:lease:".encode(), f"}}:{companion}".encode()
+        try:
+            key = name.removeprefix(before).removesuffix(after).decode()
+        except UnicodeDecodeError:
+            return None
+        for letter, code in reversed(_WRITTEN.items()):
+            key = key.replace(code, letter)
+        return key if key and name in self.of(key) else None

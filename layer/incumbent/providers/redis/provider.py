@@ -1,0 +1,495 @@
+"""The Redis and Valkey provider: a key's lease and mailbox in one hash slot, one Lua script a call."""
+
+import heapq
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
+from incumbent.contract import DEFAULT_POLICY
+from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
+from incumbent.providers.redis.names import Names
+from incumbent.providers.redis.server import REPEATED, Client, Server, budget_ms
+from incumbent.validation import (
+    check_key,
+    check_lease,
+    check_message_id,
+    check_owner,
+    check_settlement,
+    check_transfer,
+    to_json,
+)
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Busy,
+    Claim,
+    Claimed,
+    Continued,
+    DeadLetter,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    MessageState,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Routed,
+)
+
+REMEMBERED_FENCES = 1_024
+
+
+class RedisProvider:
+    """Leases, mailboxes and dead letters in Redis (5 or newer) or Valkey; standalone, replicated or in cluster mode.
+
+    Every call is one request: an EVALSHA, or a GET for ``get_lease_owner``. Beyond that: one EVAL where the server
+    has forgotten the script; what a cluster's client asks after MOVED; for ``orphans`` and ``dead_letters(None)`` the
+    SCANs and one request for each key found; and, with ``url``, one INFO at the first call, which warns where the
+    server may evict leases.
+
+    The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
+    that others who keep to it exclude us and we them. A lease that somebody else has written is *foreign*: messages
+    for its key are stored and promised, and wait for the next owner who reads our mailbox.
+
+    What is promised is as durable as the server: without AOF a crash, and with asynchronous replication a fail-over,
+    can lose the last accepted messages, or let two owners run. Give ``fence`` to what is written to.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        client: Client | None = None,
+        key_prefix: str = "incumbent",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Give a URL, or a client of the package redis. Nothing is asked before the first call.
+
+        ``url`` is what redis-py reads: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS, parameters such
+        as ``socket_timeout=0.3`` (seconds; 1 unless set: less for a ttl below 3,000 ms). ``cluster=true`` says
+        that the server is in cluster mode. Such a client repeats nothing by itself.
+
+        ``client`` keeps its settings and stays the caller's to close. One that repeats commands by itself, as
+        redis-py's own default does, leaves it open which try was answered: a transfer or settle by an owner that has
+        lost then raises ``LeaseUnavailable``, since it may have taken effect (R9). Better give it
+        ``retry=Retry(NoBackoff(), 0)`` and timeouts below a renewal interval.
+
+        Raises ``ConfigurationError``.
+        """
+        self._names = Names(key_prefix)
+        self._server = Server(url=url, client=client, clock=clock)
+        self._fences = _Fences()
+
+    def close(self) -> None:
+        """Close the connections that the provider has opened itself. A later call opens them again."""
+        self._server.close()
+
+    # --- the lease
+
+    def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
+        """R2."""
+        check_lease(key, owner, ttl_ms)
+        sent, answer = self._run("acquire", key, owner, ttl_ms, call="acquire", ttl_ms=ttl_ms)
+        match answer:
+            case [b"granted", fence, pttl]:
+                self._fences.keep(key, owner, fence)
+                return Acquisition(
+                    acquired=True,
+                    owner=owner,
+                    fence=int(fence),
+                    expires_in_ms=pttl,
+                    deadline=deadline(sent, ttl_ms, pttl),
+                )
+            case [_, holder, pttl]:
+                return Acquisition(acquired=False, owner=_text(holder), expires_in_ms=_lives(pttl))
+            case _:
+                raise _senseless(key, answer)
+
+    def get_lease_owner(self, key: str) -> str | None:
+        """R3."""
+        check_key(key)
+        owner = self._server.get(self._names.of(key)[0], call="get_lease_owner", key=key, budget_ms=budget_ms())
+        return None if owner is None else _text(owner)
+
+    def release_lease(self, key: str, owner: str) -> None:
+        """R5."""
+        check_owner(owner, check_key(key))
+        self._run("release", key, owner, self._fences.of(key, owner), call="release")
+        self._fences.forget(key, owner)
+
+    def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
+        """R4."""
+        check_lease(key, owner, ttl_ms)
+        _, [answer, *_] = self._renew(key, owner, ttl_ms, call="renew")
+        return bool(answer == b"renewed")
+
+    def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
+        """R6."""
+        check_transfer(key, from_owner, to_owner, ttl_ms)
+        fence = self._fences.of(key, from_owner)
+        _, answer = self._run(
+            "transfer", key, from_owner, to_owner, ttl_ms, fence, REPEATED, call="transfer", ttl_ms=ttl_ms
+        )
+        match answer:
+            case [b"moved", fence, _]:
+                self._fences.forget(key, from_owner)
+                self._fences.keep(key, to_owner, fence)
+                return True
+            case [b"lost", _]:
+                self._fences.forget(key, from_owner)
+                return False
+            case [_, holder]:
+                raise _unknown("transfer", key, from_owner, _text(holder))
+            case _:
+                raise _senseless(key, answer)
+
+    # --- the mailbox
+
+    def claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None = None,
+        as_ticket: bool = False,
+        route: bool = True,
+        origin: Origin | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Claim:
+        """M1."""
+        check_lease(key, owner, ttl_ms)
+        if ticket is not None:
+            check_owner(ticket, key, "the ticket")
+        message_id, body = None, None
+        if message is not None:
+            message_id = check_message_id(message.id, key)
+            body = to_json(message.event, key=key, message_id=message_id, most_bytes=policy.max_message_bytes)
+        sent, answer = self._run(
+            "claim",
+            key,
+            owner,
+            ttl_ms,
+            message_id,
+            body,
+            ticket,
+            as_ticket,
+            route,
+            policy.on_error == "block",
+            policy.max_pending,
+            policy.max_attempts,
+            policy.window_ms,
+            *(() if origin is None else (origin.keyspace, origin.target, origin.request_id, origin.log_stream)),
+            call="claim",
+            ttl_ms=ttl_ms,
+        )
+        match answer:
+            case [b"claimed", fence, pttl, waiting, *messages]:
+                self._fences.keep(key, owner, fence)
+                return Claimed(
+                    owner=owner,
+                    fence=int(fence),
+                    messages=_messages(messages),
+                    waiting=waiting,
+                    expires_in_ms=pttl,
+                    deadline=deadline(sent, ttl_ms, pttl),
+                )
+            case [b"routed", holder, stored]:
+                return Routed(owner=_text(holder) or None, waiting=stored)
+            case [b"duplicate", state, holder]:
+                return Duplicate(state=cast("MessageState", _text(state)), owner=_text(holder) or None)
+            case [b"busy", holder, pttl]:
+                return Busy(owner=_text(holder), expires_in_ms=_lives(pttl))
+            case [b"full"]:
+                raise MailboxFull(
+                    f"key {key!r} stores {policy.max_pending} messages already (max_pending): this one was not "
+                    "stored, and its source keeps it",
+                    key=key,
+                )
+            case [b"idle"]:
+                return Idle()
+            case _:
+                raise _senseless(key, answer)
+
+    def settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Released | Continued:
+        """M2."""
+        check_lease(key, owner, ttl_ms)
+        others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
+        check_settlement(key, handled, others, next_owner, ticket)
+        successor = next_owner or ticket
+        failures = [part for each in (*failed, *dropped) for part in (each.id, each.error, each.after_ms)]
+        sent, answer = self._run(
+            "settle",
+            key,
+            owner,
+            ttl_ms,
+            successor,
+            ticket is not None,
+            self._fences.of(key, owner),
+            REPEATED,
+            policy.on_error == "block",
+            policy.max_attempts,
+            policy.window_ms,
+            ",".join(map(str, policy.pauses_ms)),
+            len(handled),
+            len(failed),
+            len(dropped),
+            len(deferred),
+            *handled,
+            *failures,
+            *deferred,
+            call="settle",
+            ttl_ms=ttl_ms,
+        )
+        match answer:
+            case [b"continued", fence, pttl, waiting, *messages] if successor is not None:
+                self._fences.forget(key, owner)
+                self._fences.keep(key, successor, fence)
+                return Continued(
+                    owner=successor,
+                    fence=int(fence),
+                    messages=() if ticket is not None else _messages(messages),
+                    waiting=waiting,
+                    expires_in_ms=pttl,
+                    deadline=deadline(sent, ttl_ms, pttl),
+                )
+            case [b"released", left]:
+                self._fences.forget(key, owner)
+                return Released(left=left)
+            case [b"lost", holder]:
+                raise self._lost("settle", key, owner, holder)
+            case [b"unknown", holder]:
+                raise _unknown("settle", key, owner, _text(holder))
+            case _:
+                raise _senseless(key, answer)
+
+    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+        """R4, M2."""
+        check_lease(key, owner, ttl_ms)
+        sent, answer = self._renew(key, owner, ttl_ms, call="beat")
+        match answer:
+            case [b"renewed", fence, pttl, waiting]:
+                return Beat(
+                    fence=int(fence),
+                    waiting=waiting,
+                    expires_in_ms=pttl,
+                    deadline=deadline(sent, ttl_ms, pttl),
+                )
+            case [_, holder]:
+                raise self._lost("beat", key, owner, holder)
+            case _:
+                raise _senseless(key, answer)
+
+    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+        """M6."""
+        check_lease(key, owner, ttl_ms)
+        fence = self._fences.of(key, owner)
+        _, answer = self._run("take", key, owner, ttl_ms, fence, *have, call="take", ttl_ms=ttl_ms)
+        match answer:
+            case [b"taken", fence, _, _, *messages]:
+                self._fences.keep(key, owner, fence)
+                return _messages(messages)
+            case [_, holder]:
+                raise self._lost("take", key, owner, holder)
+            case _:
+                raise _senseless(key, answer)
+
+    def peek(self, key: str) -> Sequence[Message]:
+        """M3."""
+        check_key(key)
+        _, [_, *messages] = self._run("peek", key, call="peek")
+        return _messages(messages)
+
+    def orphans(self, limit: int) -> Iterable[Orphan]:
+        """M8. SCAN finds the keys, and each is asked by one request more.
+
+        A key whose records this version cannot read is left out, and raises ``StoredFormatUnknown`` after the others.
+        """
+        found: list[tuple[int, str, Orphan]] = []
+        unread: StoredFormatUnknown | None = None
+        for key in self._keys_with("mail", call="orphans"):
+            try:
+                _, answer = self._run("orphan", key, call="orphans")
+            except StoredFormatUnknown as error:
+                unread = unread or error
+                continue
+            if answer[0] == b"orphan":
+                _, since, now, target, waiting = answer
+                age_ms = int(now) - int(since)
+                orphan = Orphan(key=key, target=_text(target) or None, age_ms=age_ms, waiting=waiting)
+                found.append((int(since), key, orphan))
+        for _, _, orphan in heapq.nsmallest(limit, found, key=lambda each: each[:2]):
+            yield orphan
+        if unread is not None:
+            raise unread
+
+    # --- the archive
+
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
+        """M5."""
+        check_message_id(message_id, check_key(key))
+        _, [_, state] = self._run("find", key, message_id, policy.window_ms, call="find")
+        return cast("MessageState | None", _text(state) or None)
+
+    def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
+        """M6. For all keys, SCAN finds them, and each is asked by one request more."""
+        keys = self._keys_with("dead", call="dead_letters") if key is None else [check_key(key)]
+        for each in keys:
+            if limit <= 0:
+                return
+            _, [_, *letters] = self._run("letters", each, limit, call="dead_letters")
+            for message_id, meta, body in _triples(letters):
+                limit -= 1
+                yield DeadLetter(
+                    key=each, message=_message(message_id, meta, body), died_at_ms=json.loads(meta)["died"]
+                )
+
+    def redrive(self, key: str, message_id: str) -> bool:
+        """M6."""
+        check_message_id(message_id, check_key(key))
+        _, [answer] = self._run("redrive", key, message_id, call="redrive")
+        return bool(answer == b"redriven")
+
+    def purge(self, key: str, message_id: str) -> bool:
+        """M6."""
+        check_message_id(message_id, check_key(key))
+        _, [answer] = self._run("purge", key, message_id, call="purge")
+        return bool(answer == b"purged")
+
+    # --- asking
+
+    def _run(
+        self, name: str, key: str, *arguments: Any, call: str, ttl_ms: int | None = None
+    ) -> tuple[Moment, list[Any]]:
+        """Run a script on a key; say when the try that answered was sent, and what it answered."""
+        sent, answer = self._server.run(
+            name, self._names.of(key), arguments, call=call, key=key, budget_ms=budget_ms(ttl_ms)
+        )
+        match answer:
+            case [b"format", record, version]:
+                raise StoredFormatUnknown(
+                    f"{call} of key {key!r}: its record {_text(record)!r} has format {_text(version)}, which this "
+                    "version cannot read; it was left as it stands. Run the version that wrote it, or a newer one",
+                    key=key,
+                )
+            case [b"broken", record]:
+                raise StoredFormatUnknown(
+                    f"{call} of key {key!r}: parts of its record {_text(record)!r} are missing, as after an eviction "
+                    f"or an edit by hand; it was left as it stands. Look at {self._names.of(key)[1].decode()!r} and "
+                    "its companions, and remove what is left of them",
+                    key=key,
+                )
+            case _:
+                return sent, answer
+
+    def _renew(self, key: str, owner: str, ttl_ms: int, *, call: str) -> tuple[Moment, list[Any]]:
+        sent, answer = self._run("renew", key, owner, ttl_ms, self._fences.of(key, owner), call=call, ttl_ms=ttl_ms)
+        if answer[0] == b"renewed":
+            self._fences.keep(key, owner, answer[1])
+        else:
+            self._fences.forget(key, owner)
+        return sent, answer
+
+    def _keys_with(self, companion: str, *, call: str) -> Iterator[str]:
+        """Find the keys that have this companion."""
+        for name in self._server.scan(self._names.pattern(companion), call=call):
+            key = self._names.key_of(name, companion)
+            if key is not None:
+                yield key
+
+    def _lost(self, call: str, key: str, owner: str, holder: bytes) -> LeaseLost:
+        self._fences.forget(key, owner)
+        present = _text(holder) or None
+        return LeaseLost(
+            f"{call} of key {key!r}: owner {owner!r} does not hold it any more (holder: {present!r}); nothing was "
+            "changed, and what was not settled is still there",
+            key=key,
+            owner=owner,
+            holder=present,
+        )
+
+
+class _Fences:
+    """The fences of this provider's own grants, sent along so that no call acts on another tenure (R2, H63)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fences: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def of(self, key: str, owner: str) -> bytes | None:
+        with self._lock:
+            return self._fences.get((key, owner))
+
+    def keep(self, key: str, owner: str, fence: bytes) -> None:
+        with self._lock:
+            self._fences[key, owner] = fence
+            self._fences.move_to_end((key, owner))
+            if len(self._fences) > REMEMBERED_FENCES:
+                self._fences.popitem(last=False)
+
+    def forget(self, key: str, owner: str) -> None:
+        with self._lock:
+            self._fences.pop((key, owner), None)
+
+
+def _text(value: bytes) -> str:
+    """What a stranger wrote need not be UTF-8."""
+    return value.decode(errors="backslashreplace")
+
+
+def _lives(pttl: int) -> int | None:
+    """A stranger's lease need not expire."""
+    return pttl if pttl >= 0 else None
+
+
+def _triples(answer: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
+    yield from zip(answer[::3], answer[1::3], answer[2::3], strict=True)
+
+
+def _messages(answer: Sequence[bytes]) -> tuple[Message, ...]:
+    return tuple(_message(*each) for each in _triples(answer))
+
+
+def _message(message_id: bytes, meta: bytes, body: bytes) -> Message:
+    kept = json.loads(meta)
+    return Message(
+        id=_text(message_id),
+        event=json.loads(body),
+        attempt=kept["attempts"],
+        stored_at_ms=kept["stored"],
+        due_at_ms=kept["due"],
+        promised=kept["promised"],
+        last_error=kept.get("error"),
+    )
+
+
+def _unknown(call: str, key: str, owner: str, holder: str) -> LeaseUnavailable:
+    """R9: a repeated call that finds no evidence of its own effect has lost, or worked and been overtaken."""
+    return LeaseUnavailable(
+        f"{call} of key {key!r} by owner {owner!r}: an earlier try went unanswered, and the key (holder: "
+        f"{holder or None!r}) no longer shows whether it took effect; what was not settled is still there",
+        key=key,
+    )
+
+
+def _senseless(key: str, answer: list[Any]) -> LeaseUnavailable:
+    return LeaseUnavailable(f"key {key!r}: the store gave an answer that makes no sense: {answer!r}", key=key)

@@ -1,0 +1,18 @@
+-- Own the key if it is free or already this owner's (R2).
+--
+-- ARGV  1 owner  2 ttl
+-- Answers {'granted', fence, PTTL} or {'held', holder, PTTL}.
+
+local owner, ttl = ARGV[1], tonumber(ARGV[2])
+local refusal = load()
+if refusal then return refusal end
+if k.owner and k.owner ~= owner then return { 'held', k.owner, k.pttl } end
+if k.owner then -- again: the same fence, never a shorter lease (R4)
+    begin()
+    adopt('')
+    extend(ttl)
+else
+    grant(owner, ttl)
+end
+keep()
+return { 'granted', k.fence, k.pttl }

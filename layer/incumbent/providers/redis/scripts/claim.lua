@@ -1,0 +1,114 @@
+-- Store a message and try to own the key, in one step, decided in the order of M1.
+--
+-- ARGV   1 owner  2 ttl  3 message id ('' for none)  4 body  5 ticket to redeem ('' for none)
+--        6 '1' if the owner is a ticket  7 '1' if the message may be stored behind another owner
+--        8 '1' if a paused message blocks later ones  9 max_pending  10 max_attempts  11 window
+--        12 keyspace  13 target  14 request id  15 log stream; none of these four if the caller gave no origin
+-- Answers {'claimed', fence, PTTL, waiting, id, meta, body ...}, {'routed', holder, stored},
+--         {'duplicate', state, holder}, {'busy', holder, PTTL}, {'full'} or {'idle'}.
+
+local owner, ttl, id, body, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
+local max_pending, max_attempts, window = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+
+local function record_origin()
+    if ARGV[12] then
+        call('HSET', STATE, 'keyspace', ARGV[12], 'target', ARGV[13], 'request_id', ARGV[14], 'log_stream', ARGV[15])
+    end
+end
+
+-- Grants the key and gives its oldest due message to the new owner; a ticket is given none (M6, M9).
+local function own(wanted)
+    grant(owner, ttl)
+    k.block = block == '1'
+    call('HSET', STATE, 'block', block)
+    record_origin()
+    if as_ticket then
+        keep()
+        return granted('claimed', {})
+    end
+    deliver(max_attempts, window)
+    if #given() == 0 then -- all that was due was out of attempts: nobody has anything to run
+        free('released', owner, k.fence)
+        keep()
+        if wanted and not call('ZSCORE', MAIL, wanted) then return { 'duplicate', 'dead', '' } end
+        return { 'idle' }
+    end
+    keep()
+    return granted('claimed', {})
+end
+
+local refusal = load()
+if refusal then return refusal end
+local live = k.owner ~= false
+local holder = k.owner or ''
+
+if live and k.owner == owner then -- (1) owned already: answered from what stands
+    refusal = load_mail()
+    if refusal then return refusal end
+    local known = id == '' or call('ZSCORE', MAIL, id) or trace_of(id, window)
+    if k.pttl < 0 then extend(ttl) end
+    adopt('')
+    if not known then store(id, body, { by = owner, promised = as_ticket }) end
+    -- An owner that only acquired was given nothing yet.
+    if #given() == 0 and not as_ticket then deliver(max_attempts, window) end
+    keep()
+    return granted('claimed', {})
+end
+
+-- A late copy of a claim whose own message has failed since (M3).
+if call('HEXISTS', ENDED, 'by:' .. owner) == 1 then return { 'idle' } end
+
+if id == '' then
+    if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
+    refusal = load_mail()
+    if refusal then return refusal end
+    if not live and #due(nil) == 0 then return { 'idle' } end
+    return own(nil)
+end
+
+local ended = trace_of(id, window)
+if ended then -- (2) handled or dead; or routed by this very claim, and finished since (R8)
+    if ended.by == owner then return { 'routed', holder, k.stored } end
+    return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder }
+end
+
+local waits = call('ZSCORE', MAIL, id)
+if live and waits then -- (3) it waits or runs: whoever is told so is promised it (M3)
+    refusal = load_messages({ id })
+    if refusal then return refusal end
+    local message = k.mail[1]
+    if not message.meta.promised then
+        message.meta.promised = true
+        write(message)
+    end
+    if message.meta.by == owner then return { 'routed', holder, k.stored } end
+    return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder }
+end
+
+if live then -- (5) stored behind an owner
+    if not route then return { 'busy', holder, k.pttl } end
+    if k.stored >= max_pending then return { 'full' } end -- M7
+    store(id, body, { by = owner, promised = true })
+    if not k.known then -- foreign: nobody else will say whom to wake
+        call('HSET', STATE, 'v', int(FORMAT))
+        if k.target == '' then record_origin() end
+    end
+    keep()
+    return { 'routed', holder, k.stored }
+end
+
+refusal = load_mail()
+if refusal then return refusal end
+if waits then -- (4) it waits and nobody owns: now this caller's
+    for _, message in ipairs(k.mail) do
+        if message.id == id then
+            message.meta.by = owner
+            message.meta.promised = message.meta.promised or as_ticket
+            write(message)
+        end
+    end
+else -- (5) stored and owned, however full the mailbox is (M7)
+    store(id, body, { by = owner, promised = as_ticket })
+end
+return own(id)

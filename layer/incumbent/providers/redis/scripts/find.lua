@@ -1,0 +1,18 @@
+-- Say what became of an id, as far as the window goes back (M5); nothing changes.
+--
+-- ARGV  1 id  2 window
+-- Answers {'found', state}, its state '' when the id is not known.
+
+local id, window = ARGV[1], tonumber(ARGV[2])
+local refusal = load()
+if refusal then return refusal end
+if call('ZSCORE', MAIL, id) then
+    refusal = load_messages({ id })
+    if refusal then return refusal end
+    -- What a dead owner was given counts as running until somebody comes.
+    local tenure = k.recorded ~= '' and (not k.owner or k.known) and k.fence
+    return { 'found', k.mail[1].meta.given == tenure and 'running' or 'waiting' }
+end
+local ended = trace_of(id, window)
+if not ended then return { 'found', '' } end
+return { 'found', ended.outcome == 'h' and 'handled' or 'dead' }

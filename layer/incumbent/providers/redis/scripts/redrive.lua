@@ -1,0 +1,23 @@
+-- Put a dead letter back at the end of its mailbox: promised, undelivered, its id no longer dead (M6).
+--
+-- ARGV  1 id
+-- Answers {'redriven'} or {'none'}.
+
+local id = ARGV[1]
+local refusal = load()
+if refusal then return refusal end
+if not call('ZSCORE', DEAD, id) or call('ZSCORE', MAIL, id) then return { 'none' } end
+local meta, body = read_letter(id)
+if meta.v ~= FORMAT then return { 'format', 'letters', tostring(meta.v) } end
+meta.by, meta.promised, meta.died = '', true, nil
+store(id, body, meta)
+drop_letter(id)
+local name = call('HGET', ENDED, 'id:' .. id)
+if name and string.sub(name, 1, 1) == 'd' then
+    local first, last, count = queue('d')
+    call('HDEL', ENDED, 'id:' .. id, name)
+    call('HSET', ENDED, 'd', int(first) .. ' ' .. int(last) .. ' ' .. int(count - 1))
+end
+call('HSET', STATE, 'v', int(FORMAT))
+keep()
+return { 'redriven' }

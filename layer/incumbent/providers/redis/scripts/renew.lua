@@ -1,0 +1,14 @@
+-- Extend a live lease of that owner, and say how many messages are due that it was not given (R4).
+--
+-- ARGV  1 owner  2 ttl  3 the fence that the owner was granted, '' if not known
+-- Answers {'renewed', fence, PTTL, waiting} or {'lost', holder}.
+
+local owner, ttl, fence = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local refusal = load() or load_mail()
+if refusal then return refusal end
+if not owned_by(owner, fence) then return { 'lost', k.owner or '' } end
+begin()
+adopt(fence)
+extend(ttl)
+keep()
+return { 'renewed', k.fence, k.pttl, #due(k.tenure) }

@@ -1,0 +1,113 @@
+-- Say what became of messages, and free the key if nothing is due, else pass it on, in one step (M2).
+--
+-- ARGV   1 owner  2 ttl  3 successor ('' for none)  4 '1' if the successor is a ticket
+--        5 the fence that the owner was granted, '' if not known  6 '1' if repeated
+--        7 '1' if a paused message blocks later ones  8 max_attempts  9 window  10 the pauses, separated by commas
+--        11 to 14: how many messages are handled, failed, dropped, deferred; then these, in this order:
+--        the id of each that is handled or deferred; id, error, pause ('' for the policy's) of each other
+-- Answers {'released', stored}; {'continued', fence, PTTL, waiting, id, meta, body ...}; either also when this very
+-- call has done so before (R8); {'lost', holder}; or, when a repeated call finds no evidence, {'unknown', holder} (R9).
+
+local owner, ttl, successor, as_ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local fence, repeated, block = ARGV[5], ARGV[6] == '1', ARGV[7]
+local max_attempts, window = tonumber(ARGV[8]), tonumber(ARGV[9])
+
+local pauses = {}
+for pause in string.gmatch(ARGV[10], '%d+') do
+    pauses[#pauses + 1] = tonumber(pause)
+end
+
+local named, finished, at = {}, {}, 14
+for position, outcome in ipairs({ 'handled', 'failed', 'dropped', 'deferred' }) do
+    for _ = 1, tonumber(ARGV[10 + position]) do
+        local id, entry = ARGV[at + 1], { outcome = outcome }
+        at = at + 1
+        if outcome == 'failed' or outcome == 'dropped' then
+            entry.error, entry.pause = ARGV[at + 1], tonumber(ARGV[at + 2])
+            at = at + 2
+        end
+        named[id] = entry
+        if outcome == 'handled' or outcome == 'dropped' then finished[#finished + 1] = id end
+    end
+end
+
+-- What a settle by somebody who is not the live owner finds: its own effect, a loss, or nothing to tell by.
+local function settled_before()
+    local left = k.left
+    if left.how == 'moved' and left.owner == owner and left.successor == successor and k.owner == successor then
+        return granted('continued', {})
+    end
+    if left.how == 'settled' and left.owner == owner then return { 'released', k.stored } end
+    if not repeated then return { 'lost', k.owner or '' } end
+    for _, outcome in ipairs({ 'h', 'd', 'f' }) do -- R9: a later tenure hides how this one left, its traces stay
+        local first, last = queue(outcome)
+        for number = first, last do
+            local old = read_trace(outcome .. ':' .. int(number))
+            if old and old.fence == fence then
+                for _, id in ipairs(finished) do
+                    if id == old.id then return { 'released', k.stored } end
+                end
+            end
+        end
+    end
+    return { 'unknown', k.owner or '' }
+end
+
+local function settle(message, entry)
+    local meta = message.meta
+    if entry.outcome == 'handled' then
+        trace('h', message, window)
+        remove(message)
+    elseif entry.outcome == 'deferred' then -- stays at its place, promised, its delivery not counted
+        meta.attempts, meta.given, meta.promised = math.max(0, meta.attempts - 1), '0', true
+        write(message)
+    elseif entry.outcome == 'dropped' and not meta.promised then -- its source is told, and keeps it (M3)
+        trace('f', message, window)
+        remove(message)
+    else -- what is promised, even meanwhile, is ours to retry (M3, M6)
+        meta.error = entry.error
+        if meta.attempts >= max_attempts then
+            bury(message, window)
+        else
+            meta.due = now + (entry.pause or pauses[math.min(math.max(meta.attempts, 1), #pauses)])
+            meta.given = '0'
+            write(message)
+        end
+    end
+end
+
+local refusal = load() or load_mail()
+if refusal then return refusal end
+if not owned_by(owner, fence) then return settled_before() end
+
+begin()
+adopt(fence)
+for _, message in ipairs(k.mail) do
+    if named[message.id] then settle(message, named[message.id]) end
+end
+forget(window)
+k.block = block == '1'
+call('HSET', STATE, 'block', block)
+
+local tenure = k.fence
+if successor ~= '' and #due(nil) > 0 then
+    grant(successor, ttl)
+    if as_ticket then -- what is handed over is promised (M3), and counted only when it is redeemed (M6)
+        for _, message in ipairs(k.mail) do
+            if not message.gone and not message.meta.promised then
+                message.meta.promised = true
+                write(message)
+            end
+        end
+    else
+        deliver(max_attempts, window)
+    end
+    if as_ticket or #given() > 0 then
+        leave('moved', owner, successor, k.fence)
+        keep()
+        return granted('continued', {})
+    end
+end
+free('settled', owner, tenure) -- nothing is due, nobody comes after, or all that was due was out of attempts
+keep()
+return { 'released', k.stored }

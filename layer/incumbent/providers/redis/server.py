@@ -1,0 +1,347 @@
+"""Asking one Redis or Valkey server, or a cluster of them: how it is reached, repeated, and its errors explained."""
+
+import functools
+import hashlib
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.connection import ConnectionPool
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from incumbent.clock import Clock, Moment
+from incumbent.errors import ConfigurationError
+from incumbent.tries import ask
+
+Client: TypeAlias = redis.Redis | RedisCluster
+Argument: TypeAlias = str | bytes | int | bool | None
+
+# One try must leave time for another within a renewal interval, which is 10 s unless set (H10).
+TIMEOUT_MS = 1_000
+SHORTEST_BUDGET_MS = 500
+LONGEST_BUDGET_MS = 3_000
+SCAN_COUNT = 1_000
+
+_ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
+_MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
+
+
+class _Repeated:
+    """Stands for the argument that tells a script whether the request may be a repetition (R9)."""
+
+
+REPEATED = _Repeated()
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script with what all share before it, and the name the server gives it."""
+
+    text: bytes
+    sha: str
+
+
+@functools.cache
+def script(name: str) -> Script:
+    """Load a script from its file."""
+    folder = files("incumbent.providers.redis") / "scripts"
+    text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in ("common", name))
+    return Script(text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+def budget_ms(ttl_ms: int | None = None) -> int:
+    """Return for how long a call may be repeated: a third of the ttl, within bounds."""
+    if ttl_ms is None:
+        return LONGEST_BUDGET_MS
+    return min(max(ttl_ms // 3, SHORTEST_BUDGET_MS), LONGEST_BUDGET_MS)
+
+
+class Server:
+    """The one server, or cluster, behind a provider; connected when it is first asked.
+
+    Answers come as bytes whatever the client decodes (H25).
+    """
+
+    def __init__(self, *, url: str | None, client: Client | None, clock: Clock) -> None:
+        if (url is None) == (client is None):
+            raise ConfigurationError("RedisProvider: give either url= or client=")
+        self._clock = clock
+        self._client = client
+        self._url: str | None = None
+        self._cluster = False
+        self._lock = threading.Lock()
+        self._checked = client is not None
+        if url is not None:
+            self._url, self._cluster = _read_url(url)
+        elif not callable(getattr(client, "execute_command", None)):
+            raise ConfigurationError(f"client is a {type(client).__name__}; give a redis.Redis or a RedisCluster")
+        elif inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
+            raise ConfigurationError("client is an asyncio client; give a redis.Redis or a redis.cluster.RedisCluster")
+        # R9: where the client repeats by itself, what we take for a first try may be a second.
+        self._first_try = 1 if client is None or not _repeats(client) else 2
+
+    def run(
+        self,
+        name: str,
+        names: Sequence[bytes],
+        arguments: Sequence[Argument | _Repeated],
+        *,
+        call: str,
+        key: str,
+        budget_ms: int,
+    ) -> tuple[Moment, list[Any]]:
+        """Run a script: by its name, and by its text where the server does not know it (H23).
+
+        Returns when the try that answered was sent, and its answer. Raises ``LeaseUnavailable``.
+        """
+        code = script(name)
+
+        def send(number: int, sent: Moment) -> tuple[Moment, list[Any]]:
+            client = self._reach()
+            told = [_told(number > 1 if argument is REPEATED else argument) for argument in arguments]
+            try:
+                return sent, self._send(client, "EVALSHA", code.sha, len(names), *names, *told)
+            except NoScriptError:
+                return sent, self._send(client, "EVAL", code.text, len(names), *names, *told)
+
+        answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, budget_ms=budget_ms)
+        return answer
+
+    def get(self, name: bytes, *, call: str, key: str, budget_ms: int) -> bytes | None:
+        """Read one string. Raises ``LeaseUnavailable``."""
+        value: bytes | None = self._ask(
+            lambda *_: self._send(self._reach(), "GET", name), call=call, key=key, budget_ms=budget_ms
+        )
+        return value
+
+    def scan(self, pattern: str, *, call: str) -> Iterator[bytes]:
+        """Find names by SCAN on every primary, each once; never blocks the server for long.
+
+        A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``.
+        """
+        seen: set[bytes] = set()
+        for node in self._ask(lambda *_: _primaries(self._reach()), call=call, key=pattern, budget_ms=budget_ms()):
+            cursor = 0
+            while True:
+                words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+                cursor, names = self._ask(
+                    lambda *_, node=node, words=words: self._send(node, *words),
+                    call=call,
+                    key=pattern,
+                    budget_ms=budget_ms(),
+                )
+                for name in names:
+                    if name not in seen:
+                        seen.add(name)
+                        yield name
+                if not cursor:
+                    break
+
+    def close(self) -> None:
+        """Close the connections, if they are ours; a later call opens them again."""
+        if self._url is None:
+            return
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _ask(self, send: Callable[[int, Moment], Any], *, call: str, key: str, budget_ms: int) -> Any:
+        return ask(
+            send,
+            clock=self._clock,
+            call=call,
+            key=key,
+            budget_ms=budget_ms,
+            errors=_ERRORS,
+            explain=_explain,
+            first_try=self._first_try,
+        )
+
+    def _send(self, client: Any, *words: Any) -> Any:
+        """Send one command; after a fail-over, what a former primary refuses goes to the new one."""
+        try:
+            return client.execute_command(*words, NEVER_DECODE=True)
+        except ReadOnlyError:
+            with suppress(AttributeError):  # a cluster's client finds the new primary by itself
+                client.connection_pool.disconnect(inuse_connections=False)
+            raise
+
+    def _reach(self) -> Client:
+        """Return the client, made at its first use; look once whether its server may evict leases."""
+        client = self._client
+        if client is None:
+            with self._lock:
+                if self._client is None:
+                    self._client = _connect(self._url or "", cluster=self._cluster)
+                client = self._client
+        if not self._checked:
+            memory: dict[str, Any] = {}
+            with suppress(ResponseError):  # not allowed to ask
+                memory = _primaries(client)[0].execute_command("INFO", "memory")
+            self._checked = True
+            _warn_of_eviction(memory)
+        return client
+
+
+def _primaries(client: Any) -> list[Any]:
+    """Return a client for every primary."""
+    if hasattr(client, "get_primaries"):
+        return [client.get_redis_connection(node) for node in client.get_primaries()]
+    return [client]
+
+
+def _told(argument: Any) -> bytes:
+    """Write an argument as a script reads it."""
+    match argument:
+        case None:
+            return b""
+        case bool():
+            return b"1" if argument else b"0"
+        case bytes():
+            return argument
+        case _:
+            return str(argument).encode(errors="backslashreplace")
+
+
+def _read_url(url: object) -> tuple[str, bool]:
+    """Check a URL, and take our own parameter ``cluster`` out of it.
+
+    No message quotes the URL: it may hold a password.
+    """
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(f"url must be a str such as redis://host:6379/0, not {type(url).__name__}")
+    scheme, place, path, query, _ = urlsplit(url)
+    parameters = parse_qsl(query, keep_blank_values=True)
+    said = [value.lower() for name, value in parameters if name == "cluster"]
+    if any(value not in ("true", "false") for value in said):
+        raise ConfigurationError(f"the Redis URL says cluster={said[0]!r}; allowed are true and false")
+    query = urlencode([(name, value) for name, value in parameters if name != "cluster"])
+    rest = urlunsplit((scheme, place, path, query, ""))
+    cluster = said[-1:] == ["true"]
+    try:
+        pool = ConnectionPool.from_url(rest, **_settings(rest))
+        pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its parameters
+    except (ValueError, TypeError, RedisError) as cause:
+        raise ConfigurationError(
+            f"the Redis URL cannot be used ({cause}): it reads redis://user:password@host:port/database, rediss:// "
+            "for TLS, with ?cluster=true for a server in cluster mode"
+        ) from None
+    if cluster and pool.connection_kwargs.get("db"):
+        raise ConfigurationError("the Redis URL names a database, but a cluster has only database 0")
+    if cluster and scheme == "unix":
+        raise ConfigurationError("the Redis URL names a Unix socket, but a cluster is reached by host and port")
+    return rest, cluster
+
+
+def _settings(url: str) -> dict[str, Any]:
+    """Return what our own clients differ in from the vendor's defaults; the URL's parameters win over them.
+
+    No RESP3 and no CLIENT SETINFO: they cost three requests for each new connection, and tell us nothing.
+    """
+    settings: dict[str, Any] = {
+        "socket_timeout": TIMEOUT_MS / 1_000,
+        "socket_connect_timeout": TIMEOUT_MS / 1_000,
+        "protocol": 2,
+        "driver_info": None,
+    }
+    if not url.startswith("unix:"):
+        settings["socket_keepalive"] = True
+    return settings
+
+
+def _connect(url: str, *, cluster: bool) -> Client:
+    """Make a client that repeats nothing by itself (R9): for a cluster this asks for its slots."""
+    once = Retry(NoBackoff(), 0)
+    if cluster:
+        return RedisCluster.from_url(url, retry=once, **_settings(url))
+    return redis.Redis.from_url(url, retry=once, **_settings(url))
+
+
+def _repeats(client: Any) -> bool:
+    """Whether a client repeats commands by itself; one that does not say is taken to."""
+    if hasattr(client, "get_primaries"):
+        retry = getattr(client, "retry", None)
+        return retry is None or retry.get_retries() != 0
+    try:
+        settings = client.connection_pool.connection_kwargs
+        retry = settings.get("retry")
+    except AttributeError:
+        return True
+    if retry is not None:
+        return bool(retry.get_retries() != 0)
+    return bool(settings.get("retry_on_timeout") or settings.get("retry_on_error"))
+
+
+def _warn_of_eviction(memory: dict[str, Any]) -> None:
+    """Say that a server may forget live leases when its memory is short (H58)."""
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and memory.get("maxmemory"):
+        warnings.warn(
+            f"this server's maxmemory-policy is {policy}: when memory is short it evicts live leases and messages, "
+            "and two owners may run at once; set it to noeviction",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
+    """Say of an error whether another try may help, and what to do about it."""
+    text = str(error)
+    status = str(getattr(error, "status_code", None) or text.partition(" ")[0])
+    match error:
+        case AuthenticationError() | AuthorizationError() | NoPermissionError():
+            return False, (
+                "the server refuses these credentials, or they may not do this: check user, password and ACL "
+                "(EVAL, EVALSHA, GET and SCAN, on keys <prefix>:lease:* and {<prefix>:lease:*)"
+            )
+        case OutOfMemoryError():
+            return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
+        case ReadOnlyError():
+            return True, "this server is a replica: give the address of the primary"
+        case TryAgainError() | ClusterDownError() | SlotNotCoveredError():
+            return True, "the cluster is being rearranged: nothing was changed; try again later"
+        case AskError():
+            return False, "this server is a node of a cluster: add cluster=true to the URL, or give a RedisCluster"
+        case RedisClusterException() if "cluster mode is not enabled" in text.lower():
+            return False, "this server is not in cluster mode: leave cluster=true out of the URL"
+        case ResponseError() if "WRONGTYPE" in text:
+            return False, (
+                "a value of another type stands under one of this key's names, and was left alone: choose another "
+                "key_prefix, or remove it"
+            )
+        case ResponseError() if "OOM" in text:
+            return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
+        case ResponseError():
+            return status in _MAYBE_LATER, "the server refused the request: its own words say why"
+        case redis.ConnectionError() | redis.TimeoutError() | RedisClusterException() | OSError():
+            return True, (
+                "check that the server is up and can be reached from here (address, port, security group; rediss:// "
+                "where it wants TLS); the call may have taken effect, and repeating it is safe"
+            )
+        case _:
+            return False, "the client could not make sense of the request or of its answer"

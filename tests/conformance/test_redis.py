@@ -1,0 +1,139 @@
+"""The Redis provider under the suite: a real Valkey, standalone and in cluster mode, however the client decodes."""
+
+import uuid
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+
+from incumbent.providers.redis import RedisProvider
+from incumbent.providers.redis.names import COMPANIONS
+from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
+from incumbent.testing.servers import ValkeyServer
+
+# Moves the stored times of one key into the past, and what is left to live with them.
+_PASS_TIME = """
+local ms = tonumber(ARGV[1])
+local LEASE, STATE, META, ENDED, LETTERS = KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[8]
+local function int(number) return string.format('%.0f', number) end
+for _, field in ipairs({'since', 'until'}) do
+    local at = redis.call('HGET', STATE, field)
+    if at then redis.call('HSET', STATE, field, int(at - ms)) end
+end
+local function earlier(text)
+    local meta = cjson.decode(text)
+    for _, field in ipairs({'stored', 'due', 'died'}) do
+        if meta[field] and meta[field] > 0 then meta[field] = meta[field] - ms end
+    end
+    return cjson.encode(meta)
+end
+local metas = redis.call('HGETALL', META)
+for i = 1, #metas, 2 do redis.call('HSET', META, metas[i], earlier(metas[i + 1])) end
+local letters = redis.call('HGETALL', LETTERS)
+for i = 1, #letters, 2 do
+    local line = string.find(letters[i + 1], '\\n', 1, true)
+    local meta = earlier(string.sub(letters[i + 1], 1, line - 1))
+    redis.call('HSET', LETTERS, letters[i], meta .. string.sub(letters[i + 1], line))
+end
+local traces = redis.call('HGETALL', ENDED)
+for i = 1, #traces, 2 do
+    if string.find(traces[i], '^[hdf]:%d+$') then
+        local fence, at, rest = string.match(traces[i + 1], '^(%d+) (%d+) (.*)$')
+        redis.call('HSET', ENDED, traces[i], fence .. ' ' .. int(at - ms) .. ' ' .. rest)
+    end
+end
+for _, name in ipairs(KEYS) do
+    local pttl = redis.call('PTTL', name)
+    if pttl >= 0 and pttl <= ms then redis.call('DEL', name) end
+    if pttl > ms then redis.call('PEXPIRE', name, int(pttl - ms)) end
+end
+"""
+
+
+def pass_time(client: Any, prefix: str, ms: int) -> None:
+    """Let time pass for all keys of a prefix: the server's clock stands, what it has stored grows older."""
+    leases = {
+        name.removeprefix("{").partition("}")[0]
+        for pattern in (f"{prefix}:lease:*", f"{{{prefix}:lease:*")
+        for name in _names(client, pattern)
+    }
+    for lease in leases:
+        names = [lease, *(f"{{{lease}}}:{companion}" for companion in COMPANIONS)]
+        client.eval(_PASS_TIME, len(names), *names, ms)
+
+
+def _names(client: Any, pattern: str) -> list[str]:
+    found = client.scan_iter(match=pattern, count=10_000)
+    return [name.decode() if isinstance(name, bytes) else name for name in found]
+
+
+def unique_prefix() -> str:
+    """A prefix that nobody else uses on a shared server."""
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+class _OnValkey(MailboxConformance, ArchiveConformance):
+    """The server's clock goes on by itself, so "just before" is that much earlier."""
+
+    slack_ms = 500
+
+    def make_provider(self) -> RedisProvider:
+        """Keys of its own for each test, on a server that all share."""
+        self.prefix = unique_prefix()
+        return self.make_other(None)
+
+    def make_other(self, provider: Any) -> RedisProvider:
+        """Another client, with connections of its own."""
+        client = self.connect()
+        self.clients.append(client)
+        return RedisProvider(client=client, key_prefix=self.prefix)
+
+    def pass_time(self, ms: int) -> None:
+        """Move what is stored, since the server's clock cannot be."""
+        pass_time(self.clients[0], self.prefix, ms)
+
+    def connect(self) -> Any:
+        """Return a client that repeats nothing by itself."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _connections(self) -> Any:
+        self.clients: list[Any] = []
+        yield
+        for client in self.clients:
+            client.close()
+
+
+class TestStandalone(_OnValkey):
+    """One server; the client gives bytes."""
+
+    decode_responses = False
+
+    @pytest.fixture(autouse=True)
+    def _server(self, valkey_server: ValkeyServer) -> None:
+        self.server = valkey_server
+
+    def connect(self) -> Any:
+        """Return a client as a user would inject it."""
+        return redis.Redis(port=self.server.port, retry=Retry(NoBackoff(), 0), decode_responses=self.decode_responses)
+
+
+class TestStandaloneDecoding(TestStandalone):
+    """One server; the client gives text."""
+
+    decode_responses = True
+
+
+class TestCluster(_OnValkey):
+    """A server in cluster mode, which refuses a script whose keys lie in two slots."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, valkey_cluster: ValkeyServer) -> None:
+        self.server = valkey_cluster
+
+    def connect(self) -> Any:
+        """Return a cluster's client."""
+        return RedisCluster(host="127.0.0.1", port=self.server.port, retry=Retry(NoBackoff(), 0))
