@@ -4,7 +4,7 @@
 import pytest
 
 from incumbent.errors import MailboxFull, MessageTooLarge
-from incumbent.testing.conformance.mail import MailSubject, ids, message
+from incumbent.testing.conformance.mail import MailSubject, ids, message, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Busy, Claimed, Duplicate, Idle, Message, Policy, Released, Routed
 
@@ -47,7 +47,7 @@ class Claiming(MailSubject):
         self.pass_time(10_000)
         again = self.claimed(provider, key, "A", 1)
         assert again.fence == first.fence
-        assert again.messages == first.messages
+        assert same(again.messages) == same(first.messages)
         assert again.messages[0].attempt == 1
         assert again.waiting == 0
         assert self.about(again.expires_in_ms, TTL_MS - 10_000)
@@ -191,6 +191,53 @@ class Claiming(MailSubject):
         assert answer.waiting == 1
         assert provider.claim(key, "D", TTL_MS, message(2)) == Duplicate(state="waiting", owner="C")
         assert ids(self.claimed(provider, key, "C", 2).messages) == ["m1"]
+
+    def test_claim_owns_at_the_strangers_edge_and_not_before(self, provider: MailboxProvider, key: str) -> None:
+        """R3: routed one millisecond before the owner's ttl (and the skew) has passed, claimed at it."""
+        first = self.claimed(provider, key, "A", 1)
+        rest_ms = self.pass_almost(TTL_MS + self.skew_ms)
+        assert self.routed(provider, key, "B", 2).owner == "A"
+        assert isinstance(provider.claim(key, "C", TTL_MS, None), Busy)
+        self.pass_time(rest_ms)
+        answer = self.claimed(provider, key, "C", None)
+        assert answer.fence > first.fence
+        assert ids(answer.messages) == ["m1"]
+        assert answer.waiting == 1
+
+    def test_every_claim_of_a_dead_owners_key_keeps_the_order(self, provider: MailboxProvider, key: str) -> None:
+        """M4: owners that die one after another change neither the order nor the number of what is stored."""
+        for number in range(1, 5):
+            answer = self.claimed(provider, key, f"A{number}", number)
+            assert [(each.id, each.attempt) for each in answer.messages] == [("m1", number)]
+            assert answer.waiting == number - 1
+            self.expire()
+        assert ids(provider.peek(key)) == ["m1", "m2", "m3", "m4"]
+
+    def test_only_id_and_event_of_a_message_count(self, provider: MailboxProvider, key: str) -> None:
+        """M3, M6: how often it was delivered, and whether it is promised, only the store says."""
+        given = Message(
+            id="m1",
+            event="event",
+            attempt=4,
+            stored_at_ms=1,
+            due_at_ms=9_999_999_999_999,
+            promised=True,
+            last_error="error",
+        )
+        answer = provider.claim(key, "A", TTL_MS, given)
+        assert isinstance(answer, Claimed)
+        (own,) = answer.messages
+        assert (own.attempt, own.promised, own.last_error) == (1, False, None)
+        assert own.stored_at_ms > 1_500_000_000_000
+
+    def test_what_is_stored_is_nobodys_object(self, provider: MailboxProvider, key: str) -> None:
+        """M3: changing the event that was given, or the one that was answered, changes nothing that is stored."""
+        event = {"list": [1]}
+        answer = provider.claim(key, "A", TTL_MS, Message(id="m1", event=event))
+        assert isinstance(answer, Claimed)
+        event["list"].append(2)
+        answer.messages[0].event["list"].append(3)
+        assert [each.event for each in provider.peek(key)] == [{"list": [1]}]
 
     def test_claim_without_message_of_an_idle_key_is_idle(self, provider: MailboxProvider, key: str) -> None:
         """M1: there is nothing to own the key for."""

@@ -1,7 +1,7 @@
 """How a key passes to another invocation: one-use tickets (M9)."""
 # ruff: noqa: S101 - these are tests: assert is how they say it
 
-from incumbent.testing.conformance.mail import MailSubject, ids
+from incumbent.testing.conformance.mail import MailSubject, failure, ids, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Busy, Continued, Idle, Released
 
@@ -30,6 +30,20 @@ class HandingOver(MailSubject):
         assert [each.promised for each in provider.peek(key)] == [False, False]
         provider.settle(key, "B", ttl_ms=TTL_MS, handled=["m1"], ticket="T")
         assert [(each.id, each.promised) for each in provider.peek(key)] == [("m2", True)]
+
+    def test_paused_messages_are_promised_by_a_hand_over_too(self, provider: MailboxProvider, key: str) -> None:
+        """M3: all that is stored is handed over, due or not."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], ticket="T")
+        assert [(each.id, each.promised) for each in provider.peek(key)] == [("m1", True), ("m2", True)]
+
+    def test_ticket_waits_for_nobody_while_all_is_paused(self, provider: MailboxProvider, key: str) -> None:
+        """M2, M6: nothing is due, so there is nobody to wake and the key is free."""
+        self.claimed(provider, key, "A", 1)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], ticket="T") == Released(left=1)
+        assert provider.get_lease_owner(key) is None
+        assert provider.claim(key, "B", TTL_MS, None, ticket="T") == Idle()
 
     def test_ticket_for_nothing_frees_the_key(self, provider: MailboxProvider, key: str) -> None:
         """M2: as with a successor."""
@@ -72,7 +86,7 @@ class HandingOver(MailSubject):
         first = self.claimed(provider, key, "C", None, ticket="T")
         again = self.claimed(provider, key, "C", None, ticket="T")
         assert again.fence == first.fence
-        assert again.messages == first.messages
+        assert same(again.messages) == same(first.messages)
 
     def test_spent_ticket_releases_nothing(self, provider: MailboxProvider, key: str) -> None:
         """M9: the waker's error handling does not free a key whose successor runs."""

@@ -1,6 +1,7 @@
 """What the tests of a mailbox are made of."""
 # ruff: noqa: S101 - these are tests: assert is how they say it
 
+from collections.abc import Iterable
 from typing import Any
 
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider, Subject
@@ -19,9 +20,14 @@ def failure(number: int | str = 1, *, after_ms: int | None = None) -> Failure:
     return Failure(id=f"m{number}", error=f"failed {number}", after_ms=after_ms)
 
 
-def ids(messages: Any) -> list[str]:
+def ids(messages: Iterable[Message]) -> list[str]:
     """The ids, in order."""
     return [each.id for each in messages]
+
+
+def same(messages: Iterable[Message]) -> list[tuple[object, ...]]:
+    """What of messages is equal to the letter at any time, for a store whose own clock is shifted by ``pass_time``."""
+    return [(each.id, each.event, each.attempt, each.promised, each.last_error) for each in messages]
 
 
 class MailSubject(Subject):

@@ -7,9 +7,10 @@ from incumbent.testing.conformance.lease import LeaseConformance
 from incumbent.testing.conformance.running import Running
 from incumbent.testing.conformance.settling import Settling
 from incumbent.testing.conformance.storing import Storing
+from incumbent.testing.conformance.walks import Walks
 
 
-class MailboxConformance(Crowds, Storing, HandingOver, Running, Claiming, Settling, LeaseConformance):
+class MailboxConformance(Walks, Crowds, Storing, HandingOver, Running, Claiming, Settling, LeaseConformance):
     """Messages beside the lease, the lease's own tests included.
 
     They run from the last of these classes to the first: each begins with the stale owner.

@@ -8,7 +8,7 @@ import pytest
 from incumbent.errors import LeaseLost
 from incumbent.testing.conformance.mail import EVERYTHING, MailSubject, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
-from incumbent.values import Claimed, Continued, Duplicate, Origin, Released
+from incumbent.values import Claimed, Continued, Duplicate, Origin, Policy, Released
 
 
 class Running(MailSubject):
@@ -40,6 +40,18 @@ class Running(MailSubject):
         assert provider.beat(key, "A2", TTL_MS).waiting == 0
         self.pass_time(1_000)
         assert provider.beat(key, "A2", TTL_MS).waiting == 1
+
+    def test_beat_does_not_count_what_is_blocked(self, provider: MailboxProvider, key: str) -> None:
+        """M6: on_error="block": behind a paused message nothing is due, nor given."""
+        policy = Policy(on_error="block")
+        self.claimed(provider, key, "A", 1, policy=policy)
+        self.routed(provider, key, "B", 2, policy=policy)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy)
+        provider.acquire_lease(key, "C", TTL_MS)
+        assert provider.beat(key, "C", TTL_MS).waiting == 0
+        assert list(provider.take(key, "C", TTL_MS)) == []
+        self.pass_time(1_000)
+        assert provider.beat(key, "C", TTL_MS).waiting == 2
 
     def test_stranger_cannot_beat_or_take(self, provider: MailboxProvider, key: str) -> None:
         """R4: LeaseLost, on a free key and on a held one."""
@@ -213,6 +225,29 @@ class Running(MailSubject):
             assert older.age_ms + self.slack_ms >= younger.age_ms
         for limit in (1, 2, 3):
             assert len(list(provider.orphans(limit))) == limit
+
+    def test_many_orphans_are_found_oldest_first(self, provider: MailboxProvider, key: str) -> None:
+        """M8: as many as asked for, whatever pages a store has."""
+        keys = [f"{key}-{number}" for number in range(40)]
+        for own_key in keys:
+            self.claimed(provider, own_key, "A", 1)
+            provider.settle(own_key, "A", ttl_ms=TTL_MS)
+            self.pass_time(10 + self.slack_ms)
+        assert [orphan.key for orphan in self.own_orphans(provider, *keys)] == keys
+        assert len(list(provider.orphans(25))) == 25
+
+    def test_orphans_target_is_the_last_owners(self, provider: MailboxProvider, key: str) -> None:
+        """M8: the last claim that owned the key and said so; whoever was routed changes nothing."""
+        for owner, target, expected in (
+            ("A", "arn:one", "arn:one"),
+            ("B", "arn:two:é 🐍", "arn:two:é 🐍"),
+            ("C", None, "arn:two:é 🐍"),
+        ):
+            origin = Origin(target=target) if target else None
+            assert isinstance(provider.claim(key, owner, TTL_MS, message(1), origin=origin), Claimed)
+            provider.claim(key, f"{owner}2", TTL_MS, message(owner), origin=Origin(target="arn:routed"))
+            self.expire()
+            assert [orphan.target for orphan in self.own_orphans(provider, key)] == [expected]
 
     def test_orphan_is_none_once_it_is_claimed_or_handled(self, provider: MailboxProvider, key: str) -> None:
         """M8: and again when its next owner dies."""

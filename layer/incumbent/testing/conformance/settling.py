@@ -5,7 +5,7 @@ import pytest
 
 from incumbent.contract import is_mailbox
 from incumbent.errors import LeaseLost
-from incumbent.testing.conformance.mail import MailSubject, failure, ids, message
+from incumbent.testing.conformance.mail import MailSubject, failure, ids, message, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Duplicate, Failure, Idle, Policy, Released
 
@@ -156,6 +156,53 @@ class Settling(MailSubject):
         assert answer == Released(left=0)
         assert ids(provider.peek(key)) == []
 
+    def test_settle_may_name_what_still_waits(self, provider: MailboxProvider, key: str) -> None:
+        """M2: a message that was not given to this run leaves all the same when it is named."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.routed(provider, key, "C", 3)
+        answer = self.continued(provider, key, "A", "A2", handled=["m2", "m1"])
+        assert ids(answer.messages) == ["m3"]
+        assert answer.waiting == 0
+        assert provider.claim(key, "D", TTL_MS, message(2)) == Duplicate(state="handled", owner="A2")
+
+    def test_messages_of_one_run_may_end_differently(self, provider: MailboxProvider, key: str) -> None:
+        """M2, M3: handled, failed, dropped, deferred and unnamed, in one step."""
+        self.claimed(provider, key, "A", 1)
+        for number in range(2, 6):
+            self.routed(provider, key, f"B{number}", number)
+        assert len(provider.take(key, "A", TTL_MS, have=["m1"])) == 4
+        answer = self.continued(
+            provider, key, "A", "A2", dropped=[failure(1)], handled=["m2"], failed=[failure(3)], deferred=["m4"]
+        )
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m4", 1)]
+        assert answer.waiting == 1
+        assert [(each.id, each.attempt, each.last_error) for each in provider.peek(key)] == [
+            ("m3", 1, "failed 3"),
+            ("m4", 1, None),
+            ("m5", 1, None),
+        ]
+
+    def test_own_message_may_drop_while_others_wait(self, provider: MailboxProvider, key: str) -> None:
+        """M3: the own event raises; what was routed meanwhile is run next."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        answer = self.continued(provider, key, "A", "A2", dropped=[failure(1)])
+        assert ids(answer.messages) == ["m2"]
+        assert ids(provider.peek(key)) == ["m2"]
+
+    def test_settle_that_passed_the_key_on_cannot_pass_it_on_again(self, provider: MailboxProvider, key: str) -> None:
+        """R8, R3: the same settle again is answered again, another one is late."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.continued(provider, key, "A", "A2", handled=["m1"])
+        with pytest.raises(LeaseLost):
+            provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m2"], next_owner="A3")
+        with pytest.raises(LeaseLost):
+            provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m2"])
+        assert provider.get_lease_owner(key) == "A2"
+        assert ids(provider.peek(key)) == ["m2"]
+
     def test_repeated_settle_is_answered_like_the_first(self, provider: MailboxProvider, key: str) -> None:
         """R8: a settle whose answer was lost takes effect once and says so again."""
         # H3.
@@ -164,7 +211,7 @@ class Settling(MailSubject):
         first = self.continued(provider, key, "A", "A2", handled=["m1"])
         again = self.continued(provider, key, "A", "A2", handled=["m1"])
         assert again.fence == first.fence
-        assert again.messages == first.messages
+        assert same(again.messages) == same(first.messages)
         assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(left=0)
         assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(left=0)
 
@@ -246,6 +293,28 @@ class Settling(MailSubject):
         assert provider.claim(key, "B", TTL_MS, None) == Idle()
         self.pass_time(rest_ms)
         assert ids(self.claimed(provider, key, "B", None).messages) == ["m1"]
+
+    def test_failed_message_that_was_never_given_pauses_too(self, provider: MailboxProvider, key: str) -> None:
+        """M6: its deliveries are still none."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        assert provider.settle(
+            key, "A", ttl_ms=TTL_MS, handled=["m1"], failed=[failure(2)], next_owner="A2"
+        ) == Released(left=1)
+        assert provider.claim(key, "C", TTL_MS, None) == Idle()
+        self.pass_time(1_000)
+        assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", None).messages] == [("m2", 1)]
+
+    def test_last_error_is_kept_as_it_was(self, provider: MailboxProvider, key: str) -> None:
+        """M6: to the character, over deliveries, until the next failure."""
+        first, second = "é e\u0301 🐍 \0 \n {} %s \u202e " + "x" * 1_000, ""
+        self.claimed(provider, key, "A", 1)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error=first, after_ms=0)])
+        assert [each.last_error for each in self.claimed(provider, key, "B", None).messages] == [first]
+        self.expire()
+        assert [each.last_error for each in self.claimed(provider, key, "C", None).messages] == [first]
+        provider.settle(key, "C", ttl_ms=TTL_MS, failed=[Failure(id="m1", error=second, after_ms=0)])
+        assert [each.last_error for each in provider.peek(key)] == [second]
 
     def test_failure_without_pause_is_due_at_once(self, provider: MailboxProvider, key: str) -> None:
         """M6: after_ms=0, also for the successor in the same step."""

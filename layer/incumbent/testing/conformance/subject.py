@@ -1,6 +1,7 @@
 """What the suite asks of a provider under test, and what all its tests share."""
 
 import itertools
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -90,7 +91,8 @@ def fresh_key() -> str:
 def at_once(count: int, call: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
     """Call it in ``count`` threads that begin at one moment, each with its number; return the answers in order.
 
-    Raises what the first failing one raised, after all have ended.
+    The interpreter changes threads as often as it can meanwhile, so that a step which is not atomic is seen. Raises
+    what the first failing one raised, after all have ended.
     """
     barrier = threading.Barrier(count)
     answers: dict[int, T] = {}
@@ -104,10 +106,15 @@ def at_once(count: int, call: Callable[Concatenate[int, P], T], *args: P.args, *
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
     if errors:
         raise errors[0]
     return [answers[number] for number in range(count)]

@@ -1,0 +1,320 @@
+"""Long random walks over one key, each step answered as the reference answers it.
+
+The reference is the memory provider, which executes `incumbent.rules`. The other tests say what each rule is; these
+find the combinations that nobody wrote down. A walk is decided by its number alone, so a failing one can be run again.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from incumbent.errors import IncumbentError, LeaseLost
+from incumbent.providers.memory import MemoryProvider
+from incumbent.testing.clock import FakeClock
+from incumbent.testing.conformance.mail import EVERYTHING, MailSubject, same
+from incumbent.testing.conformance.subject import ArchiveProvider, MailboxProvider
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Busy,
+    Claimed,
+    Continued,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Routed,
+)
+
+WALKS = 12
+STEPS = 60
+
+# Time passes in whole PACE_MS, and no lease ends on one: whatever skew or slack a store has, both sides of every
+# comparison are on the same side of every edge. The edges themselves have tests of their own.
+PACE_MS = 5_000
+TTLS_MS = (22_500, 42_500)
+PAUSES_MS = (PACE_MS, 4 * PACE_MS)
+
+Step = Callable[[Any], object]
+
+
+@dataclass
+class Walk:
+    """What a walk knows of its key: enough to make calls that matter, and some that come late."""
+
+    key: str
+    random: random.Random
+    policy: Policy
+    owner: str = "nobody"
+    past: list[str] = field(default_factory=lambda: ["nobody"])
+    tickets: list[str] = field(default_factory=lambda: ["no ticket"])
+    given: list[str] = field(default_factory=list)
+    names: int = 0
+
+    def fresh(self, kind: str) -> str:
+        """An owner string that was never used: it is good for one tenure (R2)."""
+        self.names += 1
+        return f"{kind}{self.names}"
+
+    def somebody(self) -> str:
+        """The present owner, mostly; else one that is late."""
+        return self.owner if self.random.random() < 0.8 else self.random.choice(self.past)  # noqa: PLR2004
+
+    def some_ids(self) -> list[str]:
+        """What the owner was given, mostly, in any order; and perhaps another."""
+        chosen = [each for each in self.given if self.random.random() < 0.9]  # noqa: PLR2004
+        if self.random.random() < 0.2:  # noqa: PLR2004
+            chosen.append(f"m{self.random.randrange(8)}")
+        self.random.shuffle(chosen)
+        return list(dict.fromkeys(chosen))
+
+    def ttl_ms(self) -> int:
+        """One of two: the other may be shorter than what is left."""
+        return self.random.choice(TTLS_MS)
+
+    # --- steps: each returns its name and the call
+
+    def acquire(self) -> tuple[str, Step]:
+        """By a stranger, or by the owner again."""
+        owner = self.owner if self.owner != "nobody" and self.random.random() < 0.3 else self.fresh("acquirer")  # noqa: PLR2004
+        ttl_ms = self.ttl_ms()
+        return f"acquire {owner} {ttl_ms}", lambda p: p.acquire_lease(self.key, owner, ttl_ms)
+
+    def renew(self) -> tuple[str, Step]:
+        """By somebody."""
+        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        return f"renew {owner} {ttl_ms}", lambda p: p.renew_lease(self.key, owner, ttl_ms)
+
+    def release(self) -> tuple[str, Step]:
+        """By somebody."""
+        owner = self.somebody()
+        return f"release {owner}", lambda p: p.release_lease(self.key, owner)
+
+    def transfer(self) -> tuple[str, Step]:
+        """By somebody, to a new owner."""
+        owner, ttl_ms, successor = self.somebody(), self.ttl_ms(), self.fresh("successor")
+
+        def step(provider: MailboxProvider) -> bool:
+            moved = provider.transfer_lease(self.key, owner, successor, ttl_ms)
+            if moved:
+                self.grant(successor)
+            return moved
+
+        return f"transfer {owner} {successor} {ttl_ms}", step
+
+    def claim(self) -> tuple[str, Step]:
+        """With a message or without, by a stranger or by the owner again, as a ticket or with one."""
+        owner = self.owner if self.owner != "nobody" and self.random.random() < 0.15 else self.fresh("claimer")  # noqa: PLR2004
+        ttl_ms, number = self.ttl_ms(), self.random.randrange(8)
+        event = {"number": number, "by": owner, "filling": "x" * self.random.choice((0, 0, 0, 2_500))}
+        message: Message | None = Message(id=f"m{number}", event=event)
+        more: dict[str, Any] = {"policy": self.policy}
+        match self.random.randrange(8):
+            case 0:
+                message = None
+            case 1:
+                message, more["ticket"] = None, self.random.choice(self.tickets[-2:])
+            case 2:
+                more["route"] = False
+            case 3:
+                more["as_ticket"] = True
+                self.tickets.append(owner)
+            case 4:
+                more["origin"] = Origin(keyspace="walk", target=f"target of {owner}")
+            case _:
+                pass
+        said = {name: value for name, value in more.items() if name != "policy"}
+        return (
+            f"claim {owner} {ttl_ms} {message.id if message else None} {said}",
+            lambda p: p.claim(self.key, owner, ttl_ms, message, **more),
+        )
+
+    def settle(self) -> tuple[str, Step]:
+        """By somebody, of what it was given, every message with an end of its own, with a successor or without."""
+        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        ends: dict[str, list[Any]] = {"handled": [], "failed": [], "dropped": [], "deferred": []}
+        for message_id in self.some_ids():
+            end = self.random.choice(("handled", "handled", "handled", "failed", "dropped", "deferred"))
+            if end in {"failed", "dropped"}:
+                after_ms = self.random.choice((None, None, 0, 3 * PACE_MS))
+                ends[end].append(Failure(id=message_id, error=f"failed {message_id}", after_ms=after_ms))
+            else:
+                ends[end].append(message_id)
+        said = f"{ends}"
+        more: dict[str, Any] = {**ends, "policy": self.policy}
+        match self.random.randrange(4):
+            case 0:
+                pass
+            case 1:
+                more["ticket"] = self.fresh("ticket")
+                self.tickets.append(more["ticket"])
+            case _:
+                more["next_owner"] = self.fresh("successor")
+        successor = more.get("next_owner") or more.get("ticket")
+        return (
+            f"settle {owner} {ttl_ms} for {successor}: {said}",
+            lambda p: p.settle(self.key, owner, ttl_ms=ttl_ms, **more),
+        )
+
+    def take(self) -> tuple[str, Step]:
+        """By somebody, who has what it was given."""
+        owner, ttl_ms, have = self.somebody(), self.ttl_ms(), tuple(self.given)
+
+        def step(provider: MailboxProvider) -> object:
+            taken = list(provider.take(self.key, owner, ttl_ms, have=have))
+            self.given.extend(each.id for each in taken if each.id not in self.given)
+            return taken
+
+        return f"take {owner} {ttl_ms} {have}", step
+
+    def beat(self) -> tuple[str, Step]:
+        """By somebody."""
+        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        return f"beat {owner} {ttl_ms}", lambda p: p.beat(self.key, owner, ttl_ms)
+
+    def look(self) -> tuple[str, Step]:
+        """Who owns the key, and is it an orphan."""
+        return "look", lambda p: [
+            p.get_lease_owner(self.key),
+            [orphan for orphan in p.orphans(EVERYTHING) if orphan.key == self.key],
+        ]
+
+    def grant(self, owner: str) -> None:
+        """A tenure has begun."""
+        if owner != self.owner:
+            self.owner, self.given = owner, []
+            self.past.append(owner)
+
+    def learn(self, answer: object) -> None:
+        """Keep what the next steps need."""
+        match answer:
+            case Claimed() | Continued():
+                self.grant(answer.owner)
+                self.given.extend(each.id for each in answer.messages if each.id not in self.given)
+            case Acquisition(acquired=True, owner=str(owner)):
+                self.grant(owner)
+            case _:
+                pass
+
+
+class Walks(MailSubject):
+    """Whatever happens in whatever order, the answers are the reference's."""
+
+    @pytest.mark.parametrize("number", range(WALKS))
+    def test_every_answer_of_a_walk_is_the_references(self, provider: MailboxProvider, key: str, number: int) -> None:
+        """R1 to R7, M1 to M9: calls in any order, in time and late, and what is stored after each."""
+        chance = random.Random(number)  # noqa: S311 - repeatable is what it must be
+        policy = Policy(
+            max_pending=chance.choice((3, 100)),
+            max_attempts=chance.choice((1, 2, 5)),
+            pauses_ms=PAUSES_MS,
+            on_error=chance.choice(("skip", "block")),
+        )
+        walk = Walk(key=key, random=chance, policy=policy)
+        steps = self.steps(walk)
+        clock = FakeClock()
+        reference = MemoryProvider(clock=clock)
+        fences: dict[int, int] = {}
+        log: list[str] = [f"walk {number}: {policy}"]
+        for _ in range(STEPS):
+            if chance.random() < 0.3:  # noqa: PLR2004
+                ms = PACE_MS * chance.choice((1, 1, 1, 2, 5, 9, 200))
+                log.append(f"{ms} ms pass")
+                clock.advance(ms)
+                self.pass_time(ms)
+            name, call = chance.choices(list(steps), list(steps.values()))[0]()
+            expected = answer_of(call, reference)
+            log.append(f"{name}: {expected}")
+            answer = answer_of(call, provider)
+            walk.learn(expected)
+            difference = self.difference(answer, expected, fences) or self.difference(
+                list(provider.peek(key)), list(reference.peek(key)), fences
+            )
+            if difference:
+                pytest.fail("\n".join([*log, f"but it answered: {answer}", difference]))
+
+    def steps(self, walk: Walk) -> dict[Callable[[], tuple[str, Step]], int]:
+        """What a walk may do next, and how often."""
+        return {
+            walk.claim: 8,
+            walk.settle: 5,
+            walk.take: 2,
+            walk.beat: 1,
+            walk.look: 2,
+            walk.acquire: 1,
+            walk.renew: 1,
+            walk.release: 1,
+            walk.transfer: 1,
+        }
+
+    def difference(self, answer: object, expected: object, fences: dict[int, int]) -> str | None:
+        """Say where two answers differ, save for what may: moments, and the fences' values but not their order."""
+        if isinstance(answer, list) and isinstance(expected, list) and len(answer) == len(expected):
+            pairs = zip(answer, expected, strict=True)
+            return next(filter(None, (self.difference(*pair, fences) for pair in pairs)), None)
+        if type(answer) is not type(expected):
+            return f"{answer} is not {expected}"
+        ours, theirs = fence_of(answer), fence_of(expected)
+        if ours is not None and theirs is not None:
+            known = fences.setdefault(theirs, ours)
+            if known != ours:
+                return f"fence {ours} is not the tenure's {known}"
+            if sorted(fences.values()) != [fences[each] for each in sorted(fences)]:
+                return f"fence {ours} is out of order: {fences}"
+        left, right = expires_in_ms(answer), expires_in_ms(expected)
+        if right is not None and not self.about(left, right):
+            return f"it has {left} ms, expected {right} ms"
+        if isinstance(answer, Orphan) and isinstance(expected, Orphan):
+            # Strangers wait for the skew first; a pause that is over begins it at once.
+            early_ms, late_ms = self.skew_ms, self.slack_ms
+            if not expected.age_ms - early_ms <= answer.age_ms <= expected.age_ms + late_ms:
+                return f"its age is {answer.age_ms} ms, expected {expected.age_ms} ms"
+        return None if seen(answer) == seen(expected) else f"{seen(answer)} is not {seen(expected)}"
+
+
+def answer_of(call: Step, provider: MailboxProvider | ArchiveProvider) -> object:
+    """Return what the provider answers, an error of the tree included."""
+    try:
+        return call(provider)
+    except IncumbentError as error:
+        return error
+
+
+def fence_of(answer: object) -> int | None:
+    """The tenure's fence, where an answer has one."""
+    return answer.fence if isinstance(answer, Claimed | Continued | Beat | Acquisition) else None
+
+
+def expires_in_ms(answer: object) -> int | None:
+    """The remaining time, where an answer has one."""
+    return answer.expires_in_ms if isinstance(answer, Claimed | Continued | Beat | Acquisition | Busy) else None
+
+
+def seen(answer: object) -> object:
+    """What of an answer must be equal to the letter."""
+    match answer:
+        case Claimed() | Continued():
+            return type(answer), answer.owner, same(answer.messages), answer.waiting
+        case Message():
+            return same([answer])
+        case Acquisition():
+            return answer.acquired, answer.owner
+        case Beat():
+            return answer.waiting
+        case Routed() | Busy():
+            return type(answer), answer.owner
+        case Orphan():
+            return answer.key, answer.target, answer.waiting
+        case LeaseLost():
+            return type(answer), answer.key, answer.owner
+        case IncumbentError():
+            return type(answer), answer.key
+        case Duplicate() | Idle() | Released() | _:
+            return answer
