@@ -1,15 +1,18 @@
 """What every archive does: what became of an id, and dead letters (M5, M6)."""
 # ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
 
+import pytest
+
 from incumbent.contract import is_archive
 from incumbent.testing.conformance.mail import EVERYTHING, failure, ids, message
-from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider, Subject
+from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider
+from incumbent.testing.conformance.walks import ARCHIVE_STEPS, WALKS, Walking
 from incumbent.values import Claimed, Duplicate, Failure, Idle, Message, Policy
 
 ONCE = Policy(max_attempts=1)
 
 
-class ArchiveConformance(Subject):
+class ArchiveConformance(Walking):
     """Looking at what became of messages, and putting dead letters back."""
 
     def bury(self, provider: ArchiveProvider, key: str, number: int) -> None:
@@ -140,3 +143,19 @@ class ArchiveConformance(Subject):
         answer = provider.claim(key, "B", TTL_MS, None, policy=ONCE)
         assert isinstance(answer, Claimed)
         assert answer.messages[0].event == large.event
+
+    def test_dead_letter_whose_id_was_stored_again_stays_dead(self, provider: ArchiveProvider, key: str) -> None:
+        """M5, M6: after the window the id may be stored anew; then it cannot be put back beside itself."""
+        self.bury(provider, key, 1)
+        self.pass_time(15 * 60_000)
+        assert isinstance(provider.claim(key, "A", TTL_MS, message(1)), Claimed)
+        assert provider.redrive(key, "m1") is False
+        assert len(list(provider.dead_letters(key, EVERYTHING))) == 1
+        assert ids(provider.peek(key)) == ["m1"]
+
+    @pytest.mark.parametrize("number", range(WALKS))
+    def test_every_answer_about_dead_letters_is_the_references(
+        self, provider: ArchiveProvider, key: str, number: int
+    ) -> None:
+        """M5, M6: messages that die, come back and are looked for, in any order."""
+        self.follow(provider, key, number, ARCHIVE_STEPS)

@@ -5,8 +5,8 @@ find the combinations that nobody wrote down. A walk is decided by its number al
 """
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from incumbent.values import (
     Busy,
     Claimed,
     Continued,
+    DeadLetter,
     Duplicate,
     Failure,
     Idle,
@@ -35,12 +36,26 @@ from incumbent.values import (
 
 WALKS = 12
 STEPS = 60
+IDS = 8
 
 # Time passes in whole PACE_MS, and no lease ends on one: whatever skew or slack a store has, both sides of every
 # comparison are on the same side of every edge. The edges themselves have tests of their own.
 PACE_MS = 5_000
 TTLS_MS = (22_500, 42_500)
 PAUSES_MS = (PACE_MS, 4 * PACE_MS)
+
+MAILBOX_STEPS = {
+    "claim": 8,
+    "settle": 5,
+    "take": 2,
+    "beat": 1,
+    "look": 2,
+    "acquire": 1,
+    "renew": 1,
+    "release": 1,
+    "transfer": 1,
+}
+ARCHIVE_STEPS = {"claim": 8, "settle": 6, "take": 1, "release": 1, "look": 1, "find": 3, "redrive": 4, "purge": 1}
 
 Step = Callable[[Any], object]
 
@@ -71,7 +86,7 @@ class Walk:
         """What the owner was given, mostly, in any order; and perhaps another."""
         chosen = [each for each in self.given if self.random.random() < 0.9]  # noqa: PLR2004
         if self.random.random() < 0.2:  # noqa: PLR2004
-            chosen.append(f"m{self.random.randrange(8)}")
+            chosen.append(f"m{self.random.randrange(IDS)}")
         self.random.shuffle(chosen)
         return list(dict.fromkeys(chosen))
 
@@ -112,7 +127,7 @@ class Walk:
     def claim(self) -> tuple[str, Step]:
         """With a message or without, by a stranger or by the owner again, as a ticket or with one."""
         owner = self.owner if self.owner != "nobody" and self.random.random() < 0.15 else self.fresh("claimer")  # noqa: PLR2004
-        ttl_ms, number = self.ttl_ms(), self.random.randrange(8)
+        ttl_ms, number = self.ttl_ms(), self.random.randrange(IDS)
         event = {"number": number, "by": owner, "filling": "x" * self.random.choice((0, 0, 0, 2_500))}
         message: Message | None = Message(id=f"m{number}", event=event)
         more: dict[str, Any] = {"policy": self.policy}
@@ -186,6 +201,23 @@ class Walk:
             [orphan for orphan in p.orphans(EVERYTHING) if orphan.key == self.key],
         ]
 
+    def find(self) -> tuple[str, Step]:
+        """What became of each id, and all dead letters."""
+        return "find", lambda p: [
+            [p.find(self.key, f"m{number}", policy=self.policy) for number in range(IDS)],
+            list(p.dead_letters(self.key, EVERYTHING)),
+        ]
+
+    def redrive(self) -> tuple[str, Step]:
+        """Any id, dead or not."""
+        message_id = f"m{self.random.randrange(IDS)}"
+        return f"redrive {message_id}", lambda p: p.redrive(self.key, message_id)
+
+    def purge(self) -> tuple[str, Step]:
+        """Any id, dead or not."""
+        message_id = f"m{self.random.randrange(IDS)}"
+        return f"purge {message_id}", lambda p: p.purge(self.key, message_id)
+
     def grant(self, owner: str) -> None:
         """A tenure has begun."""
         if owner != self.owner:
@@ -204,12 +236,11 @@ class Walk:
                 pass
 
 
-class Walks(MailSubject):
-    """Whatever happens in whatever order, the answers are the reference's."""
+class Walking(MailSubject):
+    """How a walk goes, and what may differ."""
 
-    @pytest.mark.parametrize("number", range(WALKS))
-    def test_every_answer_of_a_walk_is_the_references(self, provider: MailboxProvider, key: str, number: int) -> None:
-        """R1 to R7, M1 to M9: calls in any order, in time and late, and what is stored after each."""
+    def follow(self, provider: Any, key: str, number: int, steps: Mapping[str, int]) -> None:
+        """Go one walk, decided by its number; ``steps`` are what it may do next, and how often."""
         chance = random.Random(number)  # noqa: S311 - repeatable is what it must be
         policy = Policy(
             max_pending=chance.choice((3, 100)),
@@ -218,7 +249,6 @@ class Walks(MailSubject):
             on_error=chance.choice(("skip", "block")),
         )
         walk = Walk(key=key, random=chance, policy=policy)
-        steps = self.steps(walk)
         clock = FakeClock()
         reference = MemoryProvider(clock=clock)
         fences: dict[int, int] = {}
@@ -229,7 +259,8 @@ class Walks(MailSubject):
                 log.append(f"{ms} ms pass")
                 clock.advance(ms)
                 self.pass_time(ms)
-            name, call = chance.choices(list(steps), list(steps.values()))[0]()
+            (chosen,) = chance.choices(list(steps), list(steps.values()))
+            name, call = getattr(walk, chosen)()
             expected = answer_of(call, reference)
             log.append(f"{name}: {expected}")
             answer = answer_of(call, provider)
@@ -239,20 +270,6 @@ class Walks(MailSubject):
             )
             if difference:
                 pytest.fail("\n".join([*log, f"but it answered: {answer}", difference]))
-
-    def steps(self, walk: Walk) -> dict[Callable[[], tuple[str, Step]], int]:
-        """What a walk may do next, and how often."""
-        return {
-            walk.claim: 8,
-            walk.settle: 5,
-            walk.take: 2,
-            walk.beat: 1,
-            walk.look: 2,
-            walk.acquire: 1,
-            walk.renew: 1,
-            walk.release: 1,
-            walk.transfer: 1,
-        }
 
     def difference(self, answer: object, expected: object, fences: dict[int, int]) -> str | None:
         """Say where two answers differ, save for what may: moments, and the fences' values but not their order."""
@@ -277,6 +294,15 @@ class Walks(MailSubject):
             if not expected.age_ms - early_ms <= answer.age_ms <= expected.age_ms + late_ms:
                 return f"its age is {answer.age_ms} ms, expected {expected.age_ms} ms"
         return None if seen(answer) == seen(expected) else f"{seen(answer)} is not {seen(expected)}"
+
+
+class Walks(Walking):
+    """Whatever happens in whatever order, the answers are the reference's."""
+
+    @pytest.mark.parametrize("number", range(WALKS))
+    def test_every_answer_of_a_walk_is_the_references(self, provider: MailboxProvider, key: str, number: int) -> None:
+        """R1 to R7, M1 to M9: calls in any order, in time and late, and what is stored after each."""
+        self.follow(provider, key, number, MAILBOX_STEPS)
 
 
 def answer_of(call: Step, provider: MailboxProvider | ArchiveProvider) -> object:
@@ -310,6 +336,8 @@ def seen(answer: object) -> object:
             return answer.waiting
         case Routed() | Busy():
             return type(answer), answer.owner
+        case DeadLetter():
+            return answer.key, same([replace(answer.message, promised=True)])
         case Orphan():
             return answer.key, answer.target, answer.waiting
         case LeaseLost():
