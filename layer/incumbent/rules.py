@@ -181,7 +181,7 @@ def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int) -> M
         if message.id == message_id:
             running = state.owner is not None and message.given == state.fence
             return "running" if running else "waiting"
-    for trace in state.ended:
+    for trace in reversed(state.ended):  # the latest counts: a dead letter that was put back may end again
         if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
             return "handled" if trace.outcome == "handled" else "dead"
     return None
@@ -367,8 +367,9 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
 
     if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
         return _claim_again(state, now_ms, message, policy, as_ticket=as_ticket)
-    if any(trace.outcome == "failed" and trace.by == owner for trace in state.ended):
-        return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
+    for trace in state.ended:
+        if trace.outcome == "failed" and trace.by == owner and now_ms - trace.at_ms < policy.window_ms:
+            return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
     if message is None:
         redeems = ticket is not None and state.owner == ticket  # M9
         if live and not redeems:
@@ -377,7 +378,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, "nothing due"
         return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket)
 
-    for trace in state.ended:  # (2) handled or dead within the window
+    for trace in reversed(state.ended):  # (2) handled or dead within the window; the latest counts
         if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
             if trace.by == owner:  # routed by this very claim, and finished since (R8)
                 return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))

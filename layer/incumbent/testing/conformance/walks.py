@@ -44,8 +44,11 @@ PACE_MS = 5_000
 TTLS_MS = (22_500, 42_500)
 PAUSES_MS = (PACE_MS, 4 * PACE_MS)
 
+LATE_MS = 10 * PACE_MS  # a copy of a call comes late, but not later than this
+
 MAILBOX_STEPS = {
     "claim": 8,
+    "claim_again": 1,
     "settle": 5,
     "take": 2,
     "beat": 1,
@@ -55,7 +58,17 @@ MAILBOX_STEPS = {
     "release": 1,
     "transfer": 1,
 }
-ARCHIVE_STEPS = {"claim": 8, "settle": 6, "take": 1, "release": 1, "look": 1, "find": 3, "redrive": 4, "purge": 1}
+ARCHIVE_STEPS = {
+    "claim": 8,
+    "claim_again": 1,
+    "settle": 6,
+    "take": 1,
+    "release": 1,
+    "look": 1,
+    "find": 3,
+    "redrive": 4,
+    "purge": 1,
+}
 
 Step = Callable[[Any], object]
 
@@ -71,6 +84,7 @@ class Walk:
     past: list[str] = field(default_factory=lambda: ["nobody"])
     tickets: list[str] = field(default_factory=lambda: ["no ticket"])
     given: list[str] = field(default_factory=list)
+    claims: list[tuple[str, Step]] = field(default_factory=list)
     names: int = 0
 
     def fresh(self, kind: str) -> str:
@@ -146,10 +160,16 @@ class Walk:
             case _:
                 pass
         said = {name: value for name, value in more.items() if name != "policy"}
-        return (
+        step = (
             f"claim {owner} {ttl_ms} {message.id if message else None} {said}",
             lambda p: p.claim(self.key, owner, ttl_ms, message, **more),
         )
+        self.claims.append(step)
+        return step
+
+    def claim_again(self) -> tuple[str, Step]:
+        """A late copy of one of the last claims."""
+        return self.random.choice(self.claims[-4:]) if self.claims else self.claim()
 
     def settle(self) -> tuple[str, Step]:
         """By somebody, of what it was given, every message with an end of its own, with a successor or without."""
@@ -259,6 +279,8 @@ class Walking(MailSubject):
                 log.append(f"{ms} ms pass")
                 clock.advance(ms)
                 self.pass_time(ms)
+                if ms >= LATE_MS:
+                    walk.claims.clear()
             (chosen,) = chance.choices(list(steps), list(steps.values()))
             name, call = getattr(walk, chosen)()
             expected = answer_of(call, reference)
