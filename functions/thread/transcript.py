@@ -133,6 +133,9 @@ class MemoryTranscripts:
             return _parse(self._kept[thread][1])
 
 
+PROCESS_MEMORY = MemoryTranscripts()  # one for all threads of the process
+
+
 def transcripts_from_env() -> Transcripts:
     """Keep transcripts where the leases are."""
     if table_name := os.environ.get("TRANSCRIPT_TABLE_NAME"):
@@ -143,7 +146,7 @@ def transcripts_from_env() -> Transcripts:
             prefix = f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', 'thread')}:transcript"
             return RedisTranscripts(os.environ["INCUMBENT_REDIS_URL"], prefix=prefix)
         case "memory" | "none":
-            return MemoryTranscripts()
+            return PROCESS_MEMORY
         case provider:
             message = f"no place for transcripts beside INCUMBENT_PROVIDER={provider}: set TRANSCRIPT_TABLE_NAME"
             raise RuntimeError(message)
