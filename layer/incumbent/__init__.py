@@ -1,3 +1,101 @@
-"""One owner per key on AWS Lambda: acquire or route."""
+"""incumbent: one owner per key on AWS Lambda. Whoever loses the race hands its message to the owner.
+
+The public names are all here, but for the providers, which are imported from where they are
+(``incumbent.providers.redis`` and its neighbours), so that a function pays only for the store it uses.
+"""
+
+from incumbent.contract import (
+    Archive,
+    LeaseProvider,
+    Mailbox,
+    NoopLeaseProvider,
+    is_archive,
+    is_lease_provider,
+    is_mailbox,
+    resolve_lease_provider,
+)
+from incumbent.decorators import leased, leased_function
+from incumbent.errors import (
+    ConfigurationError,
+    IncumbentError,
+    LeaseBusy,
+    LeaseKeyMissing,
+    LeaseLost,
+    LeaseUnavailable,
+    MailboxFull,
+    MessageTooLarge,
+    RetryLater,
+    StoredFormatUnknown,
+)
+from incumbent.front import Sent, send, status
+from incumbent.lease import Lease, Stop, current_lease
+from incumbent.observe import Fact, Observer
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Busy,
+    Claimed,
+    Continued,
+    DeadLetter,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Routed,
+)
+from incumbent.wakers import LambdaWaker, Wake, Waker
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Acquisition",
+    "Archive",
+    "Beat",
+    "Busy",
+    "Claimed",
+    "ConfigurationError",
+    "Continued",
+    "DeadLetter",
+    "Duplicate",
+    "Fact",
+    "Failure",
+    "Idle",
+    "IncumbentError",
+    "LambdaWaker",
+    "Lease",
+    "LeaseBusy",
+    "LeaseKeyMissing",
+    "LeaseLost",
+    "LeaseProvider",
+    "LeaseUnavailable",
+    "Mailbox",
+    "MailboxFull",
+    "Message",
+    "MessageTooLarge",
+    "NoopLeaseProvider",
+    "Observer",
+    "Origin",
+    "Orphan",
+    "Policy",
+    "Released",
+    "RetryLater",
+    "Routed",
+    "Sent",
+    "Stop",
+    "StoredFormatUnknown",
+    "Wake",
+    "Waker",
+    "current_lease",
+    "is_archive",
+    "is_lease_provider",
+    "is_mailbox",
+    "leased",
+    "leased_function",
+    "resolve_lease_provider",
+    "send",
+    "status",
+]

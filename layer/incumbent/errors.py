@@ -5,6 +5,7 @@
     IncumbentError
     ├── ConfigurationError      an argument or a setting that cannot work; nothing was sent to a store
     ├── LeaseKeyMissing         the event has no usable key; the source keeps the event
+    ├── LeaseBusy               another invocation owns the key and when_busy is "reject"; the source retries
     ├── LeaseUnavailable        the store could not be asked, or its answer is not known (R9); retry
     ├── LeaseLost               the lease ended before the run did; nothing was settled (R3)
     ├── MailboxFull             as many messages wait as may wait; nothing was stored (M7)
@@ -33,6 +34,10 @@ class ConfigurationError(IncumbentError):
 
 class LeaseKeyMissing(IncumbentError):
     """The event has no usable key. Raised before any request, so the source keeps its event."""
+
+
+class LeaseBusy(IncumbentError):
+    """Another invocation owns the key, and ``when_busy="reject"`` asked to say so. Nothing was stored."""
 
 
 class LeaseUnavailable(IncumbentError):

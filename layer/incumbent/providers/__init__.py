@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from incumbent.contract import NoopLeaseProvider
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from incumbent.contract import LeaseProvider
 
 _KNOWN = "redis, dynamodb, memory, none"
+
+STAND_IN: ContextVar[object | None] = ContextVar("incumbent_provider", default=None)
+"""A provider that goes before the one that was given, everywhere; for tests (``incumbent.testing``)."""
 
 
 def from_env(environ: Mapping[str, str] | None = None) -> "LeaseProvider":

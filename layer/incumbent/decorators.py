@@ -1,0 +1,618 @@
+"""``@leased`` and ``leased_function``: what an event needs around it so that exactly one invocation of its key runs."""
+
+import functools
+import inspect
+import os
+import secrets
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
+
+from incumbent import loops, observe, providers
+from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
+from incumbent.errors import (
+    ConfigurationError,
+    IncumbentError,
+    LeaseBusy,
+    LeaseKeyMissing,
+    LeaseUnavailable,
+    MailboxFull,
+    MessageTooLarge,
+)
+from incumbent.lease import Lease
+from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
+from incumbent.sources import Source, source_of, stored_form
+from incumbent.validation import check_key, check_message_id
+from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
+from incumbent.wakers import LambdaWaker, Wake, Waker
+
+F = TypeVar("F", bound=Callable[..., Any])
+Choose: TypeAlias = Callable[[Any], object]
+
+_RETRY_AFTER = {"retry-after": "1"}
+
+
+class LambdaContext(Protocol):
+    """What is used of Lambda's context object; what it lacks is done without."""
+
+    aws_request_id: str
+    invoked_function_arn: str
+    log_stream_name: str
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Milliseconds until the invocation times out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What a decorator was given, checked."""
+
+    name: str
+    choose_key: Choose
+    key_said: str
+    choose_id: Choose | None
+    provider: object | None
+    keyspace: str | None
+    settings: Settings
+    waker: Waker | Literal["auto"] | None
+    target: str | None
+    store: Callable[[Any], Any]
+    on_busy: Callable[..., Any] | None
+    on_result: Callable[[Message, Any], object] | None
+    on_lost: Callable[[Lease], object] | None
+    observer: observe.Observer | None
+    clock: Clock
+
+
+def leased(
+    *,
+    key: str | Callable[[Any], object] | None = None,
+    key_jmespath: str | None = None,
+    message_id: Callable[[Any], object] | None = None,
+    message_id_jmespath: str | None = None,
+    provider: object | None = None,
+    keyspace: str | None = None,
+    ttl_ms: int | None = None,
+    renew_every_ms: int | None = None,
+    when_busy: Literal["enqueue", "reject", "skip"] = "enqueue",
+    deliver: Literal["one", "all"] = "one",
+    gather_ms: int = 0,
+    drain_ms: int | None = None,
+    stop_before_ms: int | None = None,
+    max_hops: int = 100,
+    policy: Policy | None = None,
+    waker: Waker | Literal["auto"] | None = "auto",
+    target: str | None = None,
+    store: Callable[[Any], Any] = stored_form,
+    on_busy: Callable[..., Any] | None = None,
+    on_result: Callable[[Message, Any], object] | None = None,
+    on_lost: Callable[[Lease], object] | None = None,
+    observer: observe.Observer | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Callable[[F], F]:
+    """Let one invocation of a key run; every other one hands its event over to it and returns at once.
+
+    Decorates a Lambda handler, ``def`` or ``async def``, which gets the handle as ``lease=`` if it takes one. It stands
+    outside of parsers and event sources (what is stored must be the JSON event) and outside of ``@idempotent``.
+
+    Args:
+        key: What must not run twice at once: text for one key, or a callable from the event to it.
+        key_jmespath: The same as an expression, with Powertools' functions such as ``powertools_json(body).id``.
+        message_id: A callable from the event to its id; the source's own id (or the request id) unless given.
+        message_id_jmespath: The same as an expression.
+        provider: A provider, or a backend that has one. Unless given, the one that the environment names.
+        keyspace: Keeps this application's keys from another's; the function's name unless given, no slash. Empty: the
+            key as it stands, to share it with others.
+        ttl_ms: How long a lease lives without renewal, milliseconds (``INCUMBENT_TTL_MS``, else 30,000).
+        renew_every_ms: How often it is renewed (``INCUMBENT_RENEW_EVERY_MS``, else a third of the ttl).
+        when_busy: ``"enqueue"`` stores the event for the owner; ``"reject"`` refuses it, so that its source retries;
+            ``"skip"`` answers success and drops it.
+        deliver: ``"one"`` message a run, or ``"all"`` that are due.
+        gather_ms: With ``"all"``: let a burst collect before the first run; at most a third of the ttl.
+        drain_ms: For how long this invocation may run other messages than its own. Unless set: none when somebody
+            waits for the answer (HTTP), else as long as there is time for another.
+        stop_before_ms: How long before the invocation's end ``lease.stop`` says so; unless set 5,000, but at most a
+            quarter of the time that the invocation has.
+        max_hops: How many invocations may wake one another in a row.
+        policy: How messages are kept: limits, window, attempts and pauses.
+        waker: Calls for the next invocation. ``"auto"``: Lambda's own, inside Lambda. ``None``: what waits is run in
+            place.
+        target: What to wake, instead of the function as it was invoked (``INCUMBENT_TARGET``).
+        store: What is kept of an event; follow-ups get exactly that. Leaves out HTTP credentials unless given.
+        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run.
+        on_result: ``on_result(message, result)`` gets the results of other messages than the own.
+        on_lost: ``on_lost(lease)`` is called once when a run loses its lease, possibly from the heartbeat's thread.
+        observer: Takes every fact.
+        clock: Where time comes from.
+
+    Everything is checked here and raises ``ConfigurationError``. The handler raises ``LeaseKeyMissing`` for an event
+    without a key, ``LeaseUnavailable`` when the store cannot be asked, ``MailboxFull`` and ``MessageTooLarge``,
+    ``LeaseBusy`` under ``"reject"``, and ``LeaseLost``; HTTP callers are answered 400, 503, 429, 413 and 409 instead.
+
+    Not promised: that a message is run once. It is run at least once; guard what you write with ``lease.fence``.
+    """
+    options = functools.partial(
+        _options,
+        key=key,
+        key_jmespath=key_jmespath,
+        message_id=message_id,
+        message_id_jmespath=message_id_jmespath,
+        provider=provider,
+        keyspace=keyspace,
+        settings=_settings(
+            ttl_ms=ttl_ms,
+            renew_every_ms=renew_every_ms,
+            when_busy=when_busy,
+            deliver=deliver,
+            gather_ms=gather_ms,
+            drain_ms=drain_ms,
+            stop_before_ms=stop_before_ms,
+            max_hops=max_hops,
+            policy=policy or Policy(),
+        ),
+        waker=waker,
+        target=target,
+        store=store,
+        on_busy=on_busy,
+        on_result=on_result,
+        on_lost=on_lost,
+        observer=observer,
+        clock=clock,
+    )
+
+    def decorate(handler: F) -> F:
+        _refuse(handler, "leased")
+        run = loops.synchronous(handler)
+        gives_lease = _takes_lease(handler)
+        desk = _Desk(options(name=_name_of(handler)))
+
+        @functools.wraps(handler)
+        def leased_handler(event: Any, context: Any = None, **more: Any) -> Any:
+            def work(message: Message, lease: Lease) -> Any:
+                return run(lease, message.event, context, **more, **({"lease": lease} if gives_lease else {}))
+
+            return desk.handle(event, context, work)
+
+        return cast("F", leased_handler)
+
+    return decorate
+
+
+def leased_function(
+    *,
+    argument: str | None = None,
+    load: Callable[[Any], Any] | None = None,
+    waker: Waker | None = None,
+    **options: Any,
+) -> Callable[[F], F]:
+    """Let one call of a key run: for one record of a batch, or any function of a JSON value.
+
+    As ``leased``, with its options, but for these:
+
+    Args:
+        argument: The name of the argument that is the message; the first one unless given.
+        load: Makes that argument from what was stored. A Powertools data class is made again by itself.
+        waker: None unless given: what waits is run in place. With one, the function runs its own record and hands the
+            rest over; the woken invocation is recognised by ``function.resume(event, context)``, which is to be asked
+            first: it is true when the event was a resume event, and then its work is done.
+        **options: See ``leased``.
+
+    A function with an argument ``lambda_context`` or ``context`` is given the time that the invocation has left.
+    """
+    _refuse_unknown(options)
+    chosen = functools.partial(
+        _options,
+        **{
+            "key": None,
+            "key_jmespath": None,
+            "message_id": None,
+            "message_id_jmespath": None,
+            "provider": None,
+            "keyspace": None,
+            "target": None,
+            "store": stored_form,
+            "on_busy": None,
+            "on_result": None,
+            "on_lost": None,
+            "observer": None,
+            "clock": SYSTEM_CLOCK,
+            **{name: value for name, value in options.items() if name not in _SETTINGS},
+        },
+        waker=waker,
+        settings=_settings(**{name: value for name, value in options.items() if name in _SETTINGS}),
+    )
+
+    def decorate(function: F) -> F:
+        _refuse(function, "leased_function")
+        run = loops.synchronous(function)
+        gives_lease = _takes_lease(function)
+        signature = inspect.signature(function)
+        names = [name for name in signature.parameters if name != "lease"]
+        named = argument or (names[0] if names else "")
+        if named not in names:
+            raise ConfigurationError(f"leased_function: {_name_of(function)} has no argument {named!r}")
+        desk = _Desk(chosen(name=_name_of(function)))
+
+        def call(
+            arguments: dict[str, Any], remake: Callable[[Any], Any], lease: Lease, message: Message, own: Any
+        ) -> Any:
+            event = message.event if message.event is own else remake(message.event)
+            given = {**arguments, named: event, **({"lease": lease} if gives_lease else {})}
+            bound = signature.bind_partial()
+            bound.arguments.update({name: given[name] for name in signature.parameters if name in given})
+            return run(lease, *bound.args, **bound.kwargs)
+
+        @functools.wraps(function)
+        def leased_call(*args: Any, **kwargs: Any) -> Any:
+            arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
+            event = arguments[named]
+            raw = getattr(event, "raw_event", None)
+            remake = load or (type(event) if raw is not None else _as_it_is)
+            context = arguments.get("lambda_context", arguments.get("context"))
+            return desk.handle(
+                event if raw is None else raw,
+                context,
+                lambda message, lease: call(arguments, remake, lease, message, event),
+                own_event=event,
+                hands_over=waker is not None,
+            )
+
+        def resume(event: Any, context: Any = None) -> bool:
+            """Go on with a key if ``event`` is a resume event; say whether it was."""
+            if Wake.from_event(event) is None:
+                return False
+            given: dict[str, Any] = {name: context for name in ("lambda_context", "context") if name in names}
+            desk.handle(event, context, lambda message, lease: call(given, load or _as_it_is, lease, message, None))
+            return True
+
+        leased_call.resume = resume  # type: ignore[attr-defined]
+        return cast("F", leased_call)
+
+    return decorate
+
+
+def _as_it_is(event: Any) -> Any:
+    return event
+
+
+class _Desk:
+    """Takes events for one decorated handler: reads key and id, serves them, and makes the answer."""
+
+    def __init__(self, options: _Options) -> None:
+        self.options = options
+        self._provider: LeaseProvider | None = None
+        self._auto_waker: Waker | None = None
+
+    def handle(self, event: Any, context: Any, work: Work, *, own_event: Any = None, hands_over: bool = False) -> Any:
+        """Serve one event. ``own_event`` is what the own run gets, where it is not the event itself."""
+        wake = Wake.from_event(event)
+        source = Source(kind="plain", message_id=None) if wake is not None else source_of(event)
+        try:
+            if wake is not None:
+                call = self.resumed(wake, context)
+            else:
+                call = self.call(event, context, source, own_event, hands_over=hands_over)
+            outcome = Idle() if call is None else self.runner().serve(call, work)
+        except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:
+            if not source.synchronous:
+                raise
+            observe.LOG.error("answered with an error: %s", error)
+            status = _STATUS[type(error)]
+            again = {} if status == _STATUS[LeaseKeyMissing] else _RETRY_AFTER
+            return source.answer(status, {"error": type(error).__name__, "message": str(error)}, again)
+        return self.answer(event, context, source, call, outcome)
+
+    def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
+        """Read an event: its key, its id, what is stored of it. Sends nothing."""
+        options = self.options
+        name = self.key(event)
+        request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
+        message_id = self.message_id(event, source, request_id, name)
+        return Call(
+            key=self.full_key(name),
+            name=name,
+            message=Message(id=message_id, event=options.store(event)),
+            event=event if own_event is None else own_event,
+            origin=self.origin(context, request_id),
+            ends=self.ends(context),
+            synchronous=source.synchronous or hands_over,
+        )
+
+    def resumed(self, wake: Wake, context: Any) -> Call | None:
+        """Read a resume event; ``None`` when its key is not of this handler's keyspace."""
+        prefix = f"{self.keyspace()}/" if self.keyspace() else ""
+        if not wake.key.startswith(prefix):
+            observe.LOG.warning("a resume event for key %r is not of keyspace %r: ignored", wake.key, self.keyspace())
+            return None
+        request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
+        return Call(
+            key=wake.key,
+            name=wake.key.removeprefix(prefix),
+            message=None,
+            ticket=wake.ticket,
+            hops=wake.hops,
+            origin=self.origin(context, request_id),
+            ends=self.ends(context),
+        )
+
+    def answer(  # noqa: C901 - one case for each row of the table
+        self, event: Any, context: Any, source: Source, call: Call | None, outcome: Outcome
+    ) -> Any:
+        """Answer the source by the table *Who may retry*."""
+        options = self.options
+        if call is None or call.message is None:
+            return {"status": "resumed" if isinstance(outcome, Ran) else "idle"}
+        if isinstance(outcome, Ran):
+            return outcome.result
+        if options.on_busy is not None and isinstance(outcome, Routed | Duplicate | Busy):
+            return options.on_busy(event, context, outcome=outcome)
+        said = {"key": call.name, "message_id": call.message.id}
+        match outcome:
+            case Later() | Routed():
+                return source.answer(202, {"status": "accepted", **said})
+            case Duplicate(state="waiting" | "running"):
+                return source.answer(202, {"status": "accepted", "state": outcome.state, **said})
+            case Duplicate():
+                return source.answer(200, {"status": outcome.state, **said})
+            case Busy() if options.settings.when_busy == "reject":
+                message = (
+                    f"key {call.name!r} is owned by another invocation and when_busy is 'reject': nothing was stored, "
+                    "and the source keeps its event"
+                )
+                if not source.synchronous:
+                    raise LeaseBusy(message, key=call.name)
+                return source.answer(409, {"error": "LeaseBusy", "message": message}, _RETRY_AFTER)
+            case Busy():
+                return source.answer(200, {"status": "skipped", **said})
+            case Idle():  # a late copy of a claim whose run has failed since: its source knows
+                raise LeaseUnavailable(
+                    f"message {call.message.id!r} of key {call.name!r} was claimed by this call before and failed",
+                    key=call.name,
+                )
+
+    # --- reading an event
+
+    def key(self, event: Any) -> str:
+        """The user's key; everything but text and whole numbers is refused."""
+        value = self.read(event, self.options.choose_key, self.options.key_said)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str) or not value:
+            raise LeaseKeyMissing(
+                f"{self.options.name}: {self.options.key_said} gave {_short(value)} instead of a non-empty string "
+                "or an integer: the event has no key, and nothing was run or stored"
+            )
+        return value
+
+    def message_id(self, event: Any, source: Source, request_id: str, key: str) -> str:
+        """The event's id: chosen, the source's own, or the request's (the same on an asynchronous retry)."""
+        if self.options.choose_id is None:
+            value: object = source.message_id or request_id
+        else:
+            value = self.read(event, self.options.choose_id, "message_id")
+            if isinstance(value, int) and not isinstance(value, bool):
+                value = str(value)
+        try:
+            return check_message_id(value, key)
+        except ConfigurationError as cause:
+            raise LeaseKeyMissing(f"{self.options.name}: no usable message id: {cause}", key=key) from cause
+
+    def read(self, event: Any, choose: Choose, said: str) -> object:
+        """Ask a callable or an expression; whatever it raises means that the event lacks what it needs."""
+        try:
+            return choose(event)
+        except IncumbentError:
+            raise
+        except Exception as cause:
+            raise LeaseKeyMissing(
+                f"{self.options.name}: {said} failed on the event ({type(cause).__name__}: {cause}): nothing was run "
+                "or stored"
+            ) from cause
+
+    def full_key(self, name: str) -> str:
+        """The provider's key: the keyspace before the user's."""
+        keyspace = self.keyspace()
+        try:
+            return check_key(f"{keyspace}/{name}" if keyspace else name)
+        except ConfigurationError as cause:
+            raise LeaseKeyMissing(f"{self.options.name}: no usable key: {cause}", key=name) from cause
+
+    def keyspace(self) -> str:
+        """The function's name, in Lambda as it is deployed, unless it was chosen."""
+        if self.options.keyspace is not None:
+            return self.options.keyspace
+        return os.environ.get("AWS_LAMBDA_FUNCTION_NAME") or self.options.name
+
+    def origin(self, context: Any, request_id: str) -> Origin:
+        """Who asks, and whom to wake: the function as it was invoked, alias included, unless it was chosen."""
+        return Origin(
+            keyspace=self.keyspace(),
+            target=self.options.target
+            or os.environ.get("INCUMBENT_TARGET")
+            or getattr(context, "invoked_function_arn", None),
+            request_id=request_id,
+            log_stream=getattr(context, "log_stream_name", None),
+        )
+
+    def ends(self, context: Any) -> Any:
+        """When the invocation times out, on both clocks; ``None`` without a context that says so."""
+        remaining = getattr(context, "get_remaining_time_in_millis", None)
+        return self.options.clock.now().plus(remaining()) if callable(remaining) else None
+
+    # --- what it is done with
+
+    def runner(self) -> Runner:
+        """A runner on the provider in force."""
+        options = self.options
+        return Runner(
+            self.provider(),
+            options.settings,
+            clock=options.clock,
+            waker=self.waker(),
+            observers=(*observe.from_env(os.environ), *([options.observer] if options.observer else [])),
+            on_result=options.on_result,
+            on_lost=options.on_lost,
+        )
+
+    def provider(self) -> LeaseProvider:
+        """The provider: a test's, the given one, or the environment's; made once, on the first event."""
+        stand_in = providers.STAND_IN.get()
+        if stand_in is not None:
+            return self.checked(resolve_lease_provider(stand_in))
+        if os.environ.get("INCUMBENT_DISABLED"):
+            warnings.warn("INCUMBENT_DISABLED is set: every invocation runs at once", RuntimeWarning, stacklevel=2)
+            return NoopLeaseProvider()
+        if self._provider is None:
+            given = self.options.provider
+            self._provider = self.checked(providers.from_env() if given is None else resolve_lease_provider(given))
+        return self._provider
+
+    def checked(self, provider: LeaseProvider) -> LeaseProvider:
+        """Refuse to enqueue where messages cannot be stored."""
+        settings = self.options.settings
+        stores = is_mailbox(provider)
+        if stores or isinstance(provider, NoopLeaseProvider):
+            return provider
+        if settings.when_busy == "enqueue" or settings.deliver == "all":
+            raise ConfigurationError(
+                f"{self.options.name}: {type(provider).__name__} leases but stores no messages: choose "
+                "when_busy='reject' or 'skip' (and deliver='one'), or a provider with a mailbox"
+            )
+        return provider
+
+    def waker(self) -> Waker | None:
+        """The waker in force."""
+        if self.options.waker != "auto":
+            return self.options.waker
+        if self._auto_waker is None and os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
+            self._auto_waker = LambdaWaker()
+        return self._auto_waker
+
+
+_STATUS: Mapping[type[IncumbentError], int] = {
+    LeaseKeyMissing: 400,
+    LeaseUnavailable: 503,
+    MailboxFull: 429,
+    MessageTooLarge: 413,
+}
+
+_SETTINGS = frozenset(
+    {
+        "ttl_ms",
+        "renew_every_ms",
+        "when_busy",
+        "deliver",
+        "gather_ms",
+        "drain_ms",
+        "stop_before_ms",
+        "max_hops",
+        "policy",
+    }
+)
+
+
+def _settings(**given: Any) -> Settings:
+    """Settings from arguments, else from the environment, else as they are by default."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name, variable in (("ttl_ms", "INCUMBENT_TTL_MS"), ("renew_every_ms", "INCUMBENT_RENEW_EVERY_MS")):
+        text = os.environ.get(variable)
+        if name not in chosen and text:
+            try:
+                chosen[name] = int(text)
+            except ValueError as cause:
+                raise ConfigurationError(f"{variable} is {text!r}: give whole milliseconds") from cause
+    return Settings(**chosen)
+
+
+def _options(  # noqa: C901 - one check after another
+    *,
+    name: str,
+    key: str | Callable[[Any], object] | None,
+    key_jmespath: str | None,
+    message_id: Callable[[Any], object] | None,
+    message_id_jmespath: str | None,
+    **others: Any,
+) -> _Options:
+    """Check what a decorator was given."""
+    if (key is None) == (key_jmespath is None):
+        raise ConfigurationError(f"{name}: give key= or key_jmespath=, one of them")
+    if message_id is not None and message_id_jmespath is not None:
+        raise ConfigurationError(f"{name}: give message_id= or message_id_jmespath=, not both")
+    keyspace = others["keyspace"]
+    if keyspace is not None and (not isinstance(keyspace, str) or "/" in keyspace):
+        raise ConfigurationError(f"{name}: keyspace is {keyspace!r}: give text without a slash")
+    for hook in ("store", "on_busy", "on_result", "on_lost", "observer"):
+        if others[hook] is not None and not callable(others[hook]):
+            raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")
+    if others["waker"] not in (None, "auto") and not callable(others["waker"]):
+        raise ConfigurationError(f"{name}: waker is {others['waker']!r}: give a callable, 'auto' or None")
+    if key_jmespath is not None:
+        choose_key, key_said = _expression(name, key_jmespath), f"key_jmespath {key_jmespath!r}"
+    elif callable(key):
+        choose_key, key_said = key, f"key {_name_of(key)}"
+    else:
+        if not isinstance(key, str) or not key:
+            raise ConfigurationError(f"{name}: key is {key!r}: give non-empty text or a callable")
+        choose_key, key_said = functools.partial(_constant, key), f"key {key!r}"
+    choose_id = _expression(name, message_id_jmespath) if message_id_jmespath is not None else message_id
+    if choose_id is not None and not callable(choose_id):
+        raise ConfigurationError(f"{name}: message_id is {choose_id!r}: give a callable")
+    return _Options(name=name, choose_key=choose_key, key_said=key_said, choose_id=choose_id, **others)
+
+
+def _constant(value: str, event: Any) -> str:
+    del event
+    return value
+
+
+def _expression(name: str, expression: str) -> Choose:
+    """Compile an expression, with Powertools' functions."""
+    import jmespath
+    from aws_lambda_powertools.utilities.jmespath_utils import PowertoolsFunctions
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        compiled = jmespath.compile(expression)
+    except (JMESPathError, TypeError, AttributeError) as cause:
+        raise ConfigurationError(f"{name}: {expression!r} is no JMESPath expression: {cause}") from cause
+    options = jmespath.Options(custom_functions=PowertoolsFunctions())
+
+    def choose(event: Any) -> object:
+        return compiled.search(event, options=options)
+
+    return choose
+
+
+def _refuse(handler: object, decorator: str) -> None:
+    if not inspect.isfunction(inspect.unwrap(handler)) if callable(handler) else True:
+        raise ConfigurationError(f"@{decorator} decorates functions, not {handler!r}")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigurationError(
+            f"@{decorator}: {_name_of(handler)} is a generator: its work would begin after the lease was settled"
+        )
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    known = set(inspect.signature(leased).parameters) - {"waker"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"leased_function has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}"
+        )
+
+
+def _takes_lease(handler: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(handler).parameters
+    return "lease" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _name_of(handler: object) -> str:
+    module, name = getattr(handler, "__module__", ""), getattr(handler, "__qualname__", repr(handler))
+    return f"{module}.{name}".replace("/", ".")
+
+
+def _short(value: object) -> str:
+    return f"{type(value).__name__} {value!r}"[:80]

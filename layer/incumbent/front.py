@@ -1,0 +1,135 @@
+"""The front door: store a message from anywhere and wake the key's function; ask what became of one."""
+
+import functools
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from incumbent import observe, providers
+from incumbent.contract import (
+    DEFAULT_POLICY,
+    LeaseProvider,
+    Mailbox,
+    is_archive,
+    is_lease_provider,
+    is_mailbox,
+    resolve_lease_provider,
+)
+from incumbent.errors import ConfigurationError
+from incumbent.validation import check_key
+from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
+from incumbent.wakers import LambdaWaker, Wake, Waker
+
+_TICKET_TTL_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """The message is safe. ``state`` is what it is now; ``woken`` whether this call woke the key's function."""
+
+    message_id: str
+    state: MessageState
+    woken: bool
+
+
+def send(
+    key: str,
+    event: Any,
+    *,
+    message_id: str | None = None,
+    target: str | None = None,
+    keyspace: str | None = None,
+    provider: object | None = None,
+    waker: Waker | None = None,
+    policy: Policy = DEFAULT_POLICY,
+    ttl_ms: int = _TICKET_TTL_MS,
+) -> Sent:
+    """Store a message for a key and, if nobody owns the key, wake the key's function. Two requests at most.
+
+    ``target`` is the function's name or ARN, with its alias (``INCUMBENT_TARGET``); its name is the keyspace unless
+    ``keyspace`` says otherwise: it must be the one that the function's ``@leased`` uses. ``message_id`` makes a
+    repeated send harmless; a random one is made up unless given. ``ttl_ms`` is how long the key waits for the woken
+    function.
+
+    Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``LeaseUnavailable`` (then send again with the
+    same ``message_id``). When the wake fails the message is stored all the same (``woken`` is ``False``): the
+    next message or the sweeper finds it.
+    """
+    mailbox, name = _mailbox(provider), _function(target)
+    full = _full_key(key, keyspace, name)
+    message = Message(id=message_id or secrets.token_hex(16), event=event)
+    ticket = f"ticket.{secrets.token_urlsafe(24)}"
+    origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
+    answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=policy)
+    if isinstance(answer, Duplicate):
+        return Sent(message_id=message.id, state=answer.state, woken=False)
+    if not isinstance(answer, Claimed):
+        return Sent(message_id=message.id, state="waiting", woken=False)
+    try:
+        (waker or _lambda_waker())(Wake(key=full, ticket=ticket, target=name))
+    except Exception:  # noqa: BLE001 - a waker may be anybody's, and the message is safe already
+        observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", key)
+        if is_lease_provider(mailbox):
+            mailbox.release_lease(full, ticket)
+        return Sent(message_id=message.id, state="waiting", woken=False)
+    return Sent(message_id=message.id, state="waiting", woken=True)
+
+
+def status(
+    key: str,
+    message_id: str,
+    *,
+    target: str | None = None,
+    keyspace: str | None = None,
+    provider: object | None = None,
+    policy: Policy = DEFAULT_POLICY,
+) -> MessageState | None:
+    """What became of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"``, or ``None`` for unknown.
+
+    Handled and dead ids are remembered for the policy's window and the last 256 of a key (M5). One request.
+    """
+    backend = _mailbox(provider)
+    if not is_archive(backend):
+        raise ConfigurationError(f"{type(backend).__name__} cannot look up messages")
+    return backend.find(_full_key(key, keyspace, _function(target)), message_id, policy=policy)
+
+
+def _mailbox(provider: object | None) -> Mailbox:
+    chosen = providers.STAND_IN.get() or provider
+    backend = _from_env() if chosen is None else resolve_lease_provider(chosen)
+    if not is_mailbox(backend):
+        raise ConfigurationError(f"{type(backend).__name__} stores no messages: give a provider with a mailbox")
+    return backend
+
+
+@functools.cache
+def _from_env() -> LeaseProvider:
+    return providers.from_env()
+
+
+@functools.cache
+def _lambda_waker() -> LambdaWaker:
+    return LambdaWaker()
+
+
+def _function(target: str | None) -> str | None:
+    return target or os.environ.get("INCUMBENT_TARGET") or None
+
+
+def _name(target: str | None) -> str:
+    """The function's name in a target: ``name``, ``name:alias``, or an ARN with or without an alias."""
+    if target is None:
+        return ""
+    parts = target.split(":")
+    return parts[6] if len(parts) > 6 and parts[0] == "arn" else parts[0]  # noqa: PLR2004 - arn:p:lambda:r:a:function:NAME
+
+
+def _full_key(key: str, keyspace: str | None, target: str | None) -> str:
+    space = keyspace if keyspace is not None else _name(target)
+    if keyspace is None and not space:
+        raise ConfigurationError(
+            f"send to key {key!r}: give target= (or INCUMBENT_TARGET), the function to wake, or keyspace=", key=key
+        )
+    check_key(key)
+    return check_key(f"{space}/{key}" if space else key)

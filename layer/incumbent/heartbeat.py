@@ -1,0 +1,155 @@
+"""The heartbeat: what keeps a lease alive while a run goes on, and what knows when it is lost.
+
+It renews from a thread of its own, so that a handler which holds the event loop or burns CPU does not starve it. It is
+stopped *and joined* before its run is settled and before the handler returns: Lambda freezes the environment then, and
+a thread left over would renew inside the next invocation.
+
+A lease is lost when a renewal is refused, when its deadline has passed (R12), or when the thread dies. Nothing takes
+that back: a renewal that is answered after the deadline revives nothing (R3).
+"""
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from incumbent.clock import Clock, Moment
+from incumbent.errors import LeaseLost
+
+_RETRY_MS = 250
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """What a renewal brings: the new deadline and, from a mailbox, how many messages wait."""
+
+    deadline: Moment
+    waiting: int | None = None
+
+
+class Heartbeat:
+    """Renews one tenure until it is stopped, lost, or the invocation is over (M13).
+
+    ``renew`` sends one renewal; it raises ``LeaseLost`` when it is refused and anything else when it does not know.
+    ``on_lost`` is called once, with the reason, by whoever notices: this thread, or the run that looks.
+    """
+
+    def __init__(
+        self,
+        renew: Callable[[], Renewal],
+        *,
+        held_until: Moment,
+        every_ms: int,
+        invocation_ends: Moment | None,
+        clock: Clock,
+        on_lost: Callable[[LeaseLost], None],
+        on_error: Callable[[Exception], None],
+        lost: Callable[[str], LeaseLost],
+    ) -> None:
+        self._renew = renew
+        self._held_until = held_until
+        self._every_ms = every_ms
+        self._ends = invocation_ends
+        self._clock = clock
+        self._on_lost = on_lost
+        self._on_error = on_error
+        self._make_lost = lost
+        self._loss: LeaseLost | None = None
+        self._losing = threading.Lock()
+        self._renewing = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.waiting: int | None = None
+
+    def start(self) -> None:
+        """Start beating, unless the invocation ends before the first renewal is due."""
+        if self._ends is not None and self._clock.now().until(self._ends) <= self._every_ms:
+            return
+        self._thread = threading.Thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop and join; no renewal is sent or in flight afterwards."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def held_until(self) -> Moment:
+        """Until when the owner may believe (R12)."""
+        return self._held_until
+
+    @property
+    def loss(self) -> LeaseLost | None:
+        """Why the lease is lost, noticed here at the latest; ``None`` while it is held."""
+        if self._loss is None and self._clock.now().until(self._held_until) <= 0:
+            self._lose(self._make_lost("its deadline has passed without a renewal"))
+        return self._loss
+
+    def renew(self) -> None:
+        """Renew now, from the run itself.
+
+        Raises ``LeaseLost`` when the lease is over, ``LeaseUnavailable`` when the store gave no answer: the lease is
+        held until its deadline all the same.
+        """
+        if self.loss is not None:
+            raise self.loss
+        try:
+            self._renew_once()
+        except LeaseLost as refused:
+            self._lose(refused)
+        if self.loss is not None:
+            raise self.loss
+
+    def extend(self, held_until: Moment, *, waiting: int) -> None:
+        """Note a renewal that came with another call; one that was answered too late changes nothing."""
+        with self._renewing:
+            if self.loss is None and self._held_until.until(held_until) > 0:
+                self._held_until = held_until
+            self.waiting = waiting
+
+    def _renew_once(self) -> None:
+        with self._renewing:
+            renewal = self._renew()
+            late = self._clock.now().until(self._held_until) <= 0
+            if late:
+                raise self._make_lost("its renewal was answered after the deadline")
+            self._held_until = renewal.deadline
+            self.waiting = renewal.waiting
+
+    def _beat_until_stopped(self) -> None:
+        try:
+            self._beat()
+        except BaseException as died:  # noqa: BLE001 - a heartbeat that dies in silence is a lease lost in silence
+            loss = self._make_lost("its heartbeat died")
+            loss.__cause__ = died
+            self._lose(loss)
+
+    def _beat(self) -> None:
+        pause_ms = self._next_ms(self._every_ms)
+        while not self._clock.wait_ms(self._stopped, pause_ms):
+            now = self._clock.now()
+            if self._ends is not None and now.until(self._ends) <= 0:
+                return  # M13
+            if self.loss is not None:
+                return
+            try:
+                self._renew_once()
+                pause_ms = self._next_ms(self._every_ms)
+            except LeaseLost as refused:
+                self._lose(refused)
+                return
+            except Exception as error:  # noqa: BLE001 - one failed renewal is no loss: it is retried until the deadline
+                self._on_error(error)
+                left_ms = self._clock.now().until(self._held_until)
+                pause_ms = max(1, min(self._next_ms(min(_RETRY_MS, self._every_ms)), left_ms))
+
+    def _next_ms(self, most_ms: int) -> int:
+        return max(1, random.randint(most_ms - most_ms // 5, most_ms))  # noqa: S311 - jitter
+
+    def _lose(self, loss: LeaseLost) -> None:
+        with self._losing:
+            if self._loss is not None:
+                return
+            self._loss = loss
+        self._on_lost(loss)

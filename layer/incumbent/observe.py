@@ -1,0 +1,99 @@
+"""What can be seen of incumbent's work: facts, and where they go."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol, TextIO, TypeAlias
+
+LOG = logging.getLogger("incumbent")
+
+FactName: TypeAlias = Literal[
+    "claimed",
+    "routed",
+    "duplicate",
+    "busy",
+    "idle",
+    "run_started",
+    "run_ended",
+    "released",
+    "continued",
+    "handed_over",
+    "wake_failed",
+    "chain_cut",
+    "lost",
+    "refused",
+    "store_error",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing that happened to a key. It never holds a payload.
+
+    ``outcome`` is for a duplicate its state, and for an ended run ``handled``, ``failed``, ``deferred`` or ``lost``.
+    ``holder`` is who owns the key when it is not this invocation. ``ms`` is how long it took: a run, a hold.
+    """
+
+    fact: FactName
+    key: str
+    t_ms: int
+    request_id: str | None = None
+    owner: str | None = None
+    fence: int | None = None
+    message_id: str | None = None
+    message_ids: tuple[str, ...] = ()
+    holder: str | None = None
+    outcome: str | None = None
+    waiting: int | None = None
+    attempt: int | None = None
+    waited_ms: int | None = None
+    ms: int | None = None
+    error: str | None = None
+
+
+class Observer(Protocol):
+    """Anything that takes facts. What it raises is logged and goes no further."""
+
+    def __call__(self, fact: Fact, /) -> None:
+        """Take one fact."""
+        ...
+
+
+def tell(observers: Iterable[Observer], fact: Fact) -> None:
+    """Tell all observers."""
+    for observer in observers:
+        guarded("observer", observer, fact)
+
+
+def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
+    """Call a hook; what it raises is logged, since it must not change what becomes of a run."""
+    try:
+        hook(*arguments)
+    except Exception:
+        LOG.exception("%s raised; the run goes on", what)
+
+
+class Trace:
+    """Writes each fact as one line, ``INCUMBENT {json}``, for tools that follow what happens."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def __call__(self, fact: Fact, /) -> None:
+        """Write the line, leaving out what is not said."""
+        said = {field.name: getattr(fact, field.name) for field in fields(fact)}
+        line = json.dumps({name: value for name, value in said.items() if value not in (None, ())})
+        print(f"INCUMBENT {line}", file=self._stream or sys.stderr, flush=True)
+
+
+def log_fact(fact: Fact, /) -> None:
+    """Log what somebody should look into, without payloads."""
+    if fact.fact in {"lost", "wake_failed", "chain_cut"}:
+        LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, fact.error)
+
+
+def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
+    """The observers that every function has: the log and, with ``INCUMBENT_TRACE``, the trace."""
+    return (log_fact, Trace()) if environ.get("INCUMBENT_TRACE") else (log_fact,)

@@ -1,0 +1,629 @@
+"""One invocation's work on one key: claim, run, settle, and go on or hand over. No AWS and no store in here.
+
+::
+
+    claim ──Routed/Duplicate/Busy/Idle──> answer at once
+      │ Claimed
+      v
+    heartbeat, handler for the oldest due message      <────────────┐
+      │                                                             │ another (new owner, no gap)
+      v                                                             │
+    heartbeat joined, settle ── time for another? ──────────────────┤
+      │ nothing due                  │ no                           │
+      v                              v                              │
+    key free                     ticket, waker ── it failed, and there is time after all
+
+A caller who waits (HTTP) gets its own message run and what else waits handed over. Without a waker the rest is run in
+place.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from incumbent.clock import Clock, Moment, deadline
+from incumbent.contract import LeaseProvider, Mailbox, is_mailbox
+from incumbent.errors import (
+    ConfigurationError,
+    IncumbentError,
+    LeaseLost,
+    LeaseUnavailable,
+    MailboxFull,
+    MessageTooLarge,
+    RetryLater,
+)
+from incumbent.heartbeat import Heartbeat, Renewal
+from incumbent.lease import _CURRENT, Lease
+from incumbent.observe import Fact, FactName, Observer, guarded, tell
+from incumbent.validation import MAX_TTL_MS, check_ms
+from incumbent.values import (
+    Busy,
+    Claimed,
+    Continued,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    Origin,
+    Policy,
+    Released,
+    Routed,
+)
+from incumbent.wakers import Wake, Waker
+
+LONGEST_ERROR = 500  # characters of an exception kept with its message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How runs go; checked when a handler is decorated. Durations are whole milliseconds.
+
+    ``stop_before_ms`` and ``drain_ms`` may be ``None``: 5,000 but at most a quarter of what the invocation has; and
+    as long as there is time for another run.
+    """
+
+    ttl_ms: int = 30_000
+    renew_every_ms: int | None = None
+    when_busy: Literal["enqueue", "reject", "skip"] = "enqueue"
+    deliver: Literal["one", "all"] = "one"
+    gather_ms: int = 0
+    drain_ms: int | None = None
+    stop_before_ms: int | None = None
+    max_hops: int = 100
+    policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
+        """Refuse timings and words that cannot work, each with a message of its own."""
+        check_ms("ttl_ms", self.ttl_ms, 1, MAX_TTL_MS)
+        if self.renew_every_ms is not None:
+            check_ms("renew_every_ms", self.renew_every_ms, 1, MAX_TTL_MS)
+            if self.renew_every_ms * 2 > self.ttl_ms:
+                raise ConfigurationError(
+                    f"renew_every_ms is {self.renew_every_ms:,}, more than half of ttl_ms ({self.ttl_ms:,}): one "
+                    "renewal that fails would lose the lease"
+                )
+        check_ms("gather_ms", self.gather_ms, 0, MAX_TTL_MS)
+        if self.gather_ms and self.deliver != "all":
+            raise ConfigurationError("gather_ms collects messages for one run: it needs deliver='all'")
+        if self.gather_ms * 3 > self.ttl_ms:
+            raise ConfigurationError(
+                f"gather_ms is {self.gather_ms:,}, more than a third of ttl_ms ({self.ttl_ms:,}): the lease is not "
+                "renewed while messages gather"
+            )
+        if self.drain_ms is not None:
+            check_ms("drain_ms", self.drain_ms, 0, MAX_TTL_MS)
+        if self.stop_before_ms is not None:
+            check_ms("stop_before_ms", self.stop_before_ms, 0, MAX_TTL_MS)
+        check_ms("max_hops", self.max_hops, 0, 1_000_000)
+        if self.when_busy not in ("enqueue", "reject", "skip"):
+            raise ConfigurationError(f"when_busy is {self.when_busy!r}; allowed are 'enqueue', 'reject' and 'skip'")
+        if self.deliver not in ("one", "all"):
+            raise ConfigurationError(f"deliver is {self.deliver!r}; allowed are 'one' and 'all'")
+
+    @property
+    def beat_ms(self) -> int:
+        """How often to renew: a third of the ttl unless set."""
+        return self.renew_every_ms or max(1, self.ttl_ms // 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one invocation brings: its key, and its own message or the ticket it was woken with.
+
+    ``key`` is the provider's, ``name`` the user's. ``message`` is what is stored of the event, ``event`` what the own
+    run gets. ``synchronous``: somebody waits for the answer.
+    """
+
+    key: str
+    name: str
+    message: Message | None
+    event: Any = None
+    ticket: str | None = None
+    hops: int = 0
+    origin: Origin
+    ends: Moment | None = None
+    synchronous: bool = False
+
+    def new_owner(self) -> str:
+        """An owner for one run: the request it came with, and what nobody can guess."""
+        return f"{(self.origin.request_id or 'run')[:128]}.{secrets.token_hex(10)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """The own message was run and this is its result; a woken invocation has none."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """The own message is promised and runs later: it deferred itself, or older ones go first."""
+
+    why: Literal["deferred", "behind"]
+
+
+Outcome: TypeAlias = Ran | Later | Routed | Duplicate | Busy | Idle
+Work: TypeAlias = Callable[[Message, Lease], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tenure:
+    owner: str
+    fence: int
+    messages: tuple[Message, ...]
+    waiting: int
+    deadline: Moment
+
+
+@dataclass(slots=True)
+class _Run:
+    """What came of one run of the handler."""
+
+    lease: Lease
+    heartbeat: Heartbeat
+    result: Any = None
+    error: BaseException | None = None
+    took_ms: int = 0
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.id for message in self.lease.held]
+
+
+class Runner:
+    """Carries out calls under one provider with one set of settings. Keeps nothing between calls."""
+
+    def __init__(
+        self,
+        provider: LeaseProvider,
+        settings: Settings,
+        *,
+        clock: Clock,
+        waker: Waker | None = None,
+        observers: Sequence[Observer] = (),
+        on_result: Callable[[Message, Any], object] | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> None:
+        self.provider = provider
+        self.mailbox: Mailbox | None = provider if is_mailbox(provider) else None
+        self.settings = settings
+        self.clock = clock
+        self.waker = waker
+        self.observers = observers
+        self.on_result = on_result
+        self.on_lost = on_lost
+
+    def serve(self, call: Call, work: Work) -> Outcome:
+        """Acquire or route, and run what there is to run.
+
+        Raises what the own message's run raised, ``LeaseLost`` when a run lost its lease, and what the store's calls
+        raise.
+        """
+        stay = _Stay(self, call, work)
+        try:
+            return stay.serve()
+        except LeaseUnavailable as error:
+            stay.tell("store_error", error=describe(error))
+            raise
+        except (MailboxFull, MessageTooLarge) as error:
+            stay.tell("refused", error=describe(error))
+            raise
+
+
+class _Stay:
+    """One invocation's stay with a key, from the claim to the answer."""
+
+    def __init__(self, runner: Runner, call: Call, work: Work) -> None:
+        self.runner = runner
+        self.settings = runner.settings
+        self.clock = runner.clock
+        self.call = call
+        self.work = work
+        self.began = runner.clock.now()
+        self.longest_ms = 0
+        self.own: Ran | Later | None = None
+        self.own_error: BaseException | None = None
+        self.may_wake = runner.waker is not None
+
+    # --- the way through
+
+    def serve(self) -> Outcome:
+        """Walk the diagram on top of this module."""
+        claim = self.claim()
+        if not isinstance(claim, _Tenure):
+            return claim
+        tenure: _Tenure | None = claim
+        while tenure is not None:
+            if self.must_not_wait(tenure):
+                behind = [message.id for message in tenure.messages]
+                tenure = self.settle(tenure, deferred=behind, another=False)
+                continue
+            run = self.run(tenure)
+            tenure = self.conclude(tenure, run)
+        if self.own_error is not None:
+            raise self.own_error
+        if self.own is None:
+            return Ran() if self.call.message is None else Later(why="behind")
+        return self.own
+
+    def must_not_wait(self, tenure: _Tenure) -> bool:
+        """Whether somebody waits for the answer, older messages go first, and they can be handed over."""
+        return (
+            self.hurried()
+            and self.own_is_open()
+            and self.can_wake()
+            and not self.has_own([message.id for message in tenure.messages])
+        )
+
+    def claim(self) -> _Tenure | Routed | Duplicate | Busy | Idle:
+        """Acquire or route."""
+        call, owner, settings = self.call, self.call.new_owner(), self.settings
+        mailbox = self.runner.mailbox
+        if mailbox is None:
+            return self.acquire(owner)
+        answer = mailbox.claim(
+            call.key,
+            owner,
+            settings.ttl_ms,
+            call.message,
+            ticket=call.ticket,
+            route=settings.when_busy == "enqueue",
+            origin=call.origin,
+            policy=settings.policy,
+        )
+        match answer:
+            case Claimed():
+                self.tell(
+                    "claimed",
+                    owner=owner,
+                    fence=answer.fence,
+                    waiting=answer.waiting,
+                    message_ids=tuple(message.id for message in answer.messages),
+                )
+                return self.tenure(answer)
+            case Routed():
+                self.tell("routed", holder=answer.owner, waiting=answer.waiting)
+            case Duplicate():
+                self.tell("duplicate", holder=answer.owner, outcome=answer.state)
+            case Busy():
+                self.tell("busy", holder=answer.owner)
+            case Idle():
+                self.tell("idle")
+        return answer
+
+    def acquire(self, owner: str) -> _Tenure | Busy | Idle:
+        """Claim from a provider that only leases: there is nothing but the own message."""
+        if self.call.message is None:
+            return Idle()
+        sent = self.clock.now()
+        answer = self.runner.provider.acquire_lease(self.call.key, owner, self.settings.ttl_ms)
+        if not answer.acquired:
+            self.tell("busy", holder=answer.owner)
+            return Busy(owner=answer.owner or "", expires_in_ms=getattr(answer, "expires_in_ms", None))
+        fence = getattr(answer, "fence", None) or 0
+        self.tell("claimed", owner=owner, fence=fence, message_ids=(self.call.message.id,))
+        return _Tenure(
+            owner=owner,
+            fence=fence,
+            messages=(self.started(replace(self.call.message, attempt=1, stored_at_ms=sent.wall_ms)),),
+            waiting=0,
+            deadline=getattr(answer, "deadline", None) or deadline(sent, self.settings.ttl_ms),
+        )
+
+    def run(self, tenure: _Tenure) -> _Run:
+        """Run the handler once, under a heartbeat that is over before this returns."""
+        lease, heartbeat = self.lease(self.gather(tenure))
+        run = _Run(lease, heartbeat)
+        began = self.clock.now()
+        self.tell(
+            "run_started",
+            owner=tenure.owner,
+            fence=tenure.fence,
+            attempt=lease.attempt,
+            message_ids=tuple(run.ids),
+            waited_ms=max(0, began.wall_ms - lease.messages[0].stored_at_ms),
+        )
+        current = _CURRENT.set(lease)
+        heartbeat.start()
+        try:
+            lease.assert_held()  # a claim that was answered too late starts nothing (R12)
+            run.result = self.work(lease.messages[0], lease)
+        except BaseException as error:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
+            run.error = error
+        finally:
+            heartbeat.stop()
+            _CURRENT.reset(current)
+        run.took_ms = began.until(self.clock.now())
+        self.longest_ms = max(self.longest_ms, run.took_ms)
+        return run
+
+    def gather(self, tenure: _Tenure) -> _Tenure:
+        """With ``deliver="all"``: let a burst collect, and start the run for all that is due (not a retry, M6)."""
+        mailbox, settings = self.runner.mailbox, self.settings
+        if mailbox is None or settings.deliver != "all" or tenure.messages[0].attempt > 1:
+            return tenure
+        if settings.gather_ms:
+            self.clock.sleep_ms(settings.gather_ms)
+        elif not tenure.waiting:
+            return tenure
+        sent = self.clock.now()
+        have = [message.id for message in tenure.messages]
+        try:
+            taken = mailbox.take(self.call.key, tenure.owner, settings.ttl_ms, have=have)
+        except LeaseUnavailable as error:  # the lease stands, and so do the messages: they run next
+            self.tell("store_error", owner=tenure.owner, error=describe(error))
+            return tenure
+        return replace(
+            tenure,
+            messages=(*tenure.messages, *map(self.started, taken)),
+            waiting=0,
+            deadline=deadline(sent, settings.ttl_ms),
+        )
+
+    def conclude(self, tenure: _Tenure, run: _Run) -> _Tenure | None:
+        """Say what came of a run, and settle it."""
+        error, ids = run.error, run.ids
+        loss = run.heartbeat.loss
+        outcome = "lost" if loss else "failed" if error else "deferred" if run.lease.deferred else "handled"
+        self.tell(
+            "run_ended",
+            owner=tenure.owner,
+            fence=tenure.fence,
+            outcome=outcome,
+            message_ids=tuple(ids),
+            attempt=run.lease.attempt,
+            ms=run.took_ms,
+            error=None if error is None else describe(error),
+        )
+        if loss is not None:
+            raise loss from error
+        handled: list[str] = []
+        failed: list[Failure] = []
+        deferred: list[str] = []
+        if error is not None:
+            after_ms = error.after_ms if isinstance(error, RetryLater) else None
+            failed = [Failure(id=each, error=describe(error), after_ms=after_ms) for each in ids]
+            if self.has_own(ids):
+                self.own_error = error
+        elif run.lease.deferred:
+            deferred = ids
+            if self.has_own(ids):
+                self.own = Later(why="deferred")
+        else:
+            handled = ids
+            if self.has_own(ids):
+                self.own = Ran(result=run.result)
+            self.give_results(run)
+        another = not run.lease.deferred and (error is None or isinstance(error, Exception)) and self.time_for_another()
+        if error is not None and not isinstance(error, Exception):
+            self.own_error = error  # SystemExit and its like end the invocation, whosever message it was
+        try:
+            return self.settle(
+                tenure, handled=handled, failed=failed, deferred=deferred, another=another, heartbeat=run.heartbeat
+            )
+        except IncumbentError as unsettled:
+            raise unsettled from error
+
+    def settle(
+        self,
+        tenure: _Tenure,
+        *,
+        another: bool,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        heartbeat: Heartbeat | None = None,
+    ) -> _Tenure | None:
+        """Settle: free the key, or go on in place, or hand over. Return the next tenure, if it is ours."""
+        call, settings, mailbox = self.call, self.settings, self.runner.mailbox
+        if mailbox is None:
+            self.runner.provider.release_lease(call.key, tenure.owner)
+            self.told_released(tenure, left=0)
+            return None
+        if heartbeat is not None and self.clock.now().until(heartbeat.held_until) * 3 < settings.ttl_ms * 2:
+            heartbeat.renew()  # so that the tries of settle have the time they may need
+        own = call.message.id if call.message is not None else None
+        if not another and own is not None and self.own_is_open() and own not in deferred:
+            deferred = [*deferred, own]  # never reached: promised in the same step, so it may be answered for (M3)
+        ticket = f"ticket.{secrets.token_urlsafe(24)}" if not another and self.can_wake() else None
+        answer = mailbox.settle(
+            call.key,
+            tenure.owner,
+            ttl_ms=settings.ttl_ms,
+            handled=handled,
+            failed=[failure for failure in failed if failure.id != own],
+            dropped=[failure for failure in failed if failure.id == own],
+            deferred=deferred,
+            next_owner=call.new_owner() if another else None,
+            ticket=ticket,
+            policy=settings.policy,
+        )
+        if isinstance(answer, Released):
+            self.told_released(tenure, left=answer.left)
+            if answer.left and not another and call.hops >= settings.max_hops:
+                self.tell("chain_cut", waiting=answer.left, error=f"{call.hops} invocations woke one another")
+            return None
+        self.tell("continued", owner=answer.owner, fence=answer.fence, holder=tenure.owner, waiting=answer.waiting)
+        if ticket is None:
+            return self.tenure(answer)
+        return self.hand_over(ticket)
+
+    def hand_over(self, ticket: str) -> _Tenure | None:
+        """Wake a successor for the ticket; if that fails, go on in place or leave the key to the next claim (M8)."""
+        call, waker, mailbox = self.call, self.runner.waker, self.runner.mailbox
+        assert waker is not None  # noqa: S101 - a ticket is only made when there is a waker
+        assert mailbox is not None  # noqa: S101
+        try:
+            waker(Wake(key=call.key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
+        except Exception as error:  # noqa: BLE001 - a waker may be anybody's; what it raises must not lose the ticket
+            self.may_wake = False
+            self.tell("wake_failed", owner=ticket, error=describe(error))
+        else:
+            self.tell("handed_over", owner=ticket)
+            return None
+        if self.time_for_another():
+            # The wake may have been sent all the same: whoever redeems the ticket first goes on (M9).
+            answer = mailbox.claim(
+                call.key,
+                call.new_owner(),
+                self.settings.ttl_ms,
+                None,
+                ticket=ticket,
+                origin=call.origin,
+                policy=self.settings.policy,
+            )
+            return self.tenure(answer) if isinstance(answer, Claimed) else None
+        self.runner.provider.release_lease(call.key, ticket)
+        return None
+
+    # --- decisions
+
+    def can_wake(self) -> bool:
+        """Whether what is left can be handed over; a chain that is too long is cut and left to the sweeper."""
+        return self.may_wake and self.call.hops < self.settings.max_hops
+
+    def time_for_another(self) -> bool:
+        """Whether the next message is run in place rather than handed over."""
+        can_wake = self.can_wake()
+        if self.hurried() and can_wake and not self.own_is_open():
+            return False  # the caller has waited for its own run and waits for no other
+        now = self.clock.now()
+        if self.settings.drain_ms is not None and self.began.until(now) >= self.settings.drain_ms:
+            return False
+        if self.call.ends is None:
+            return True
+        return now.until(self.call.ends) - self.stop_before_ms() > self.longest_ms
+
+    def hurried(self) -> bool:
+        """Whether somebody waits who should not wait for other messages; ``drain_ms`` says so either way."""
+        return self.call.synchronous if self.settings.drain_ms is None else self.settings.drain_ms == 0
+
+    def stop_before_ms(self) -> int:
+        """How long before the invocation's end a run should end."""
+        if self.settings.stop_before_ms is not None:
+            return self.settings.stop_before_ms
+        if self.call.ends is None:
+            return 0
+        return min(5_000, max(0, self.began.until(self.call.ends)) // 4)
+
+    def own_is_open(self) -> bool:
+        """Whether the own message was neither run nor answered for yet."""
+        return self.call.message is not None and self.own is None and self.own_error is None
+
+    def has_own(self, ids: Sequence[str]) -> bool:
+        """Whether the own message is among them."""
+        return self.call.message is not None and self.call.message.id in ids
+
+    # --- parts
+
+    def tenure(self, granted: Claimed | Continued) -> _Tenure:
+        """The tenure that a claim or a settle brought."""
+        return _Tenure(
+            owner=granted.owner,
+            fence=granted.fence,
+            messages=tuple(self.started(message) for message in granted.messages),
+            waiting=granted.waiting,
+            deadline=granted.deadline,
+        )
+
+    def started(self, message: Message) -> Message:
+        """The message as its run sees it: the own one with the event as it came, not as it was stored."""
+        own = self.call.message
+        return message if own is None or own.id != message.id else replace(message, event=self.call.event)
+
+    def lease(self, tenure: _Tenure) -> tuple[Lease, Heartbeat]:
+        """The handle of one tenure and its heartbeat, not started yet."""
+        call, settings, provider, mailbox = self.call, self.settings, self.runner.provider, self.runner.mailbox
+
+        def lost(why: str) -> LeaseLost:
+            return LeaseLost(
+                f"the lease of key {call.name!r} is lost: {why}; nothing of this run is settled, and its messages run "
+                "again",
+                key=call.name,
+                owner=tenure.owner,
+            )
+
+        def renew() -> Renewal:
+            sent = self.clock.now()
+            if mailbox is not None:
+                beat = mailbox.beat(call.key, tenure.owner, settings.ttl_ms)
+                return Renewal(deadline=beat.deadline, waiting=beat.waiting)
+            if not provider.renew_lease(call.key, tenure.owner, settings.ttl_ms):
+                raise lost("its renewal was refused")
+            return Renewal(deadline=deadline(sent, settings.ttl_ms))
+
+        def take(have: Sequence[str]) -> Sequence[Message]:
+            if mailbox is None:
+                return ()
+            sent = self.clock.now()
+            taken = mailbox.take(call.key, tenure.owner, settings.ttl_ms, have=have)
+            heartbeat.extend(deadline(sent, settings.ttl_ms), waiting=0)
+            return taken
+
+        def on_lost(loss: LeaseLost) -> None:
+            self.tell("lost", owner=tenure.owner, fence=tenure.fence, holder=loss.holder, error=str(loss))
+            handle.lost()
+            if self.runner.on_lost is not None:
+                guarded("on_lost", self.runner.on_lost, handle)
+
+        heartbeat = Heartbeat(
+            renew,
+            held_until=tenure.deadline,
+            every_ms=settings.beat_ms,
+            invocation_ends=call.ends,
+            clock=self.clock,
+            on_lost=on_lost,
+            on_error=lambda error: self.tell("store_error", owner=tenure.owner, error=describe(error)),
+            lost=lost,
+        )
+        handle = Lease(
+            key=call.name,
+            owner=tenure.owner,
+            fence=tenure.fence,
+            messages=tenure.messages,
+            heartbeat=heartbeat,
+            take=take,
+            ends=call.ends,
+            stop_before_ms=self.stop_before_ms(),
+            waiting=tenure.waiting,
+            clock=self.clock,
+            can_defer=mailbox is not None,
+        )
+        return handle, heartbeat
+
+    def give_results(self, run: _Run) -> None:
+        """Hand the results of other messages to the hook."""
+        if self.runner.on_result is not None:
+            for message in run.lease.held:
+                if not self.has_own([message.id]):
+                    guarded("on_result", self.runner.on_result, message, run.result)
+
+    def told_released(self, tenure: _Tenure, *, left: int) -> None:
+        self.tell(
+            "released",
+            owner=tenure.owner,
+            fence=tenure.fence,
+            waiting=left,
+            ms=self.began.until(self.clock.now()),
+        )
+
+    def tell(self, fact: FactName, **said: Any) -> None:
+        """Tell the observers a fact of this call."""
+        tell(
+            self.runner.observers,
+            Fact(
+                fact=fact,
+                key=self.call.key,
+                t_ms=self.clock.now().wall_ms,
+                request_id=self.call.origin.request_id,
+                message_id=self.call.message.id if self.call.message is not None else None,
+                **said,
+            ),
+        )
+
+
+def describe(error: BaseException) -> str:
+    """What is kept of an exception."""
+    return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]

@@ -1,0 +1,81 @@
+"""How the next invocation of a key is called for: the resume event, and who sends it."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from incumbent.errors import ConfigurationError, IncumbentError
+
+RESUME_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """A call to go on with a key: its ticket (M9), whom to call, and how long the chain is already.
+
+    ``key`` is the provider's, keyspace included. ``target`` is a function's ARN or name, with its alias.
+    """
+
+    key: str
+    ticket: str | None
+    target: str | None
+    hops: int = 0
+
+    def to_event(self) -> dict[str, Any]:
+        """The resume event: small, versioned JSON that ``@leased`` recognises by itself."""
+        return {"incumbent": {"v": RESUME_VERSION, "key": self.key, "ticket": self.ticket, "hops": self.hops}}
+
+    @classmethod
+    def from_event(cls, event: object) -> "Wake | None":
+        """Read a resume event; ``None`` for every other event, and for a forged one."""
+        inner = event.get("incumbent") if isinstance(event, dict) and len(event) == 1 else None
+        match inner:
+            case {"v": int(version), "key": str(key), "ticket": str() | None as ticket, "hops": int(hops)} if (
+                version == RESUME_VERSION and key and ticket != "" and hops >= 0
+            ):
+                return cls(key=key, ticket=ticket, target=None, hops=hops)
+            case _:
+                return None
+
+
+class Waker(Protocol):
+    """Anything that calls for the next invocation. It raises when it could not, or does not know."""
+
+    def __call__(self, wake: Wake, /) -> None:
+        """Send the wake."""
+        ...
+
+
+class LambdaWaker:
+    """Invokes the target asynchronously. It needs ``lambda:InvokeFunction`` on it.
+
+    The client is made on first use, with timeouts of 1 s to connect and 3 s to read and two attempts: a wake sent
+    twice is harmless (M9).
+    """
+
+    def __init__(self, client: Any = None) -> None:
+        """``client`` is a boto3 Lambda client of your own; it keeps its settings."""
+        self._client = client
+
+    def __call__(self, wake: Wake, /) -> None:
+        """Send the wake. Raises ``ConfigurationError`` without a target, ``IncumbentError`` when Lambda refuses."""
+        if wake.target is None:
+            raise ConfigurationError(
+                f"key {wake.key!r} has no target to wake: set INCUMBENT_TARGET to the function's name or ARN",
+                key=wake.key,
+            )
+        if self._client is None:
+            import boto3
+            from botocore.config import Config
+
+            self._client = boto3.client(
+                "lambda",
+                config=Config(connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 2}),
+            )
+        answer = self._client.invoke(
+            FunctionName=wake.target,
+            InvocationType="Event",
+            Payload=json.dumps(wake.to_event()).encode(),
+        )
+        if answer["StatusCode"] != 202:  # noqa: PLR2004 - "accepted", the only success of an asynchronous invoke
+            raise IncumbentError(f"Lambda answered {answer['StatusCode']} to the wake of {wake.target}", key=wake.key)
