@@ -46,6 +46,9 @@ SHORTEST_BUDGET_MS = 500
 LONGEST_BUDGET_MS = 3_000
 SCAN_COUNT = 1_000
 
+# The scripts to which messages do not matter.
+_LEASE_ONLY = ("acquire", "release", "transfer")
+
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 
@@ -69,7 +72,8 @@ class Script:
 def script(name: str) -> Script:
     """Load a script from its file."""
     folder = files("incumbent.providers.redis") / "scripts"
-    text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in ("common", name))
+    parts = ("common", name) if name in _LEASE_ONLY else ("common", "mail", name)
+    text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts)
     return Script(text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 

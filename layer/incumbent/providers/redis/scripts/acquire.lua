@@ -14,5 +14,5 @@ if k.owner then -- again: the same fence, never a shorter lease (R4)
 else
     grant(owner, ttl)
 end
-keep()
+finish()
 return { 'granted', k.fence, k.pttl }

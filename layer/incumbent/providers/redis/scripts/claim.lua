@@ -13,7 +13,7 @@ local max_pending, max_attempts, window = tonumber(ARGV[9]), tonumber(ARGV[10]),
 
 local function record_origin()
     if ARGV[12] then
-        call('HSET', STATE, 'keyspace', ARGV[12], 'target', ARGV[13], 'request_id', ARGV[14], 'log_stream', ARGV[15])
+        note('keyspace', ARGV[12], 'target', ARGV[13], 'request_id', ARGV[14], 'log_stream', ARGV[15])
     end
 end
 
@@ -21,20 +21,20 @@ end
 local function own(wanted)
     grant(owner, ttl)
     k.block = block == '1'
-    call('HSET', STATE, 'block', block)
+    note('block', block)
     record_origin()
     if as_ticket then
-        keep()
+        finish_mail()
         return granted('claimed', {})
     end
     deliver(max_attempts, window)
     if #given() == 0 then -- all that was due was out of attempts: nobody has anything to run
         free('released', owner, k.fence)
-        keep()
-        if wanted and not call('ZSCORE', MAIL, wanted) then return { 'duplicate', 'dead', '' } end
+        finish_mail()
+        if wanted and not is_stored(wanted) then return { 'duplicate', 'dead', '' } end
         return { 'idle' }
     end
-    keep()
+    finish_mail()
     return granted('claimed', {})
 end
 
@@ -46,18 +46,18 @@ local holder = k.owner or ''
 if live and k.owner == owner then -- (1) owned already: answered from what stands
     refusal = load_mail()
     if refusal then return refusal end
-    local known = id == '' or call('ZSCORE', MAIL, id) or trace_of(id, window)
+    local known = id == '' or is_stored(id) or trace_of(id, window)
     if k.pttl < 0 then extend(ttl) end
     adopt('')
     if not known then store(id, body, { by = owner, promised = as_ticket }) end
     -- An owner that only acquired was given nothing yet.
     if #given() == 0 and not as_ticket then deliver(max_attempts, window) end
-    keep()
+    finish_mail()
     return granted('claimed', {})
 end
 
 -- A late copy of a claim whose own message has failed since (M3).
-if call('HEXISTS', ENDED, 'by:' .. owner) == 1 then return { 'idle' } end
+if k.traces and call('HEXISTS', ENDED, 'by:' .. owner) == 1 then return { 'idle' } end
 
 if id == '' then
     if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
@@ -73,15 +73,13 @@ if ended then -- (2) handled or dead; or routed by this very claim, and finished
     return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder }
 end
 
-local waits = call('ZSCORE', MAIL, id)
+local waits = is_stored(id)
 if live and waits then -- (3) it waits or runs: whoever is told so is promised it (M3)
     refusal = load_messages({ id })
     if refusal then return refusal end
     local message = k.mail[1]
-    if not message.meta.promised then
-        message.meta.promised = true
-        write(message)
-    end
+    promise(message)
+    if message.changed then finish_mail() end
     if message.meta.by == owner then return { 'routed', holder, k.stored } end
     return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder }
 end
@@ -90,11 +88,8 @@ if live then -- (5) stored behind an owner
     if not route then return { 'busy', holder, k.pttl } end
     if k.stored >= max_pending then return { 'full' } end -- M7
     store(id, body, { by = owner, promised = true })
-    if not k.known then -- foreign: nobody else will say whom to wake
-        call('HSET', STATE, 'v', int(FORMAT))
-        if k.target == '' then record_origin() end
-    end
-    keep()
+    if not k.known and k.target == '' then record_origin() end -- foreign: nobody else will say whom to wake
+    finish_mail()
     return { 'routed', holder, k.stored }
 end
 
@@ -104,8 +99,8 @@ if waits then -- (4) it waits and nobody owns: now this caller's
     for _, message in ipairs(k.mail) do
         if message.id == id then
             message.meta.by = owner
-            message.meta.promised = message.meta.promised or as_ticket
-            write(message)
+            message.changed = true
+            if as_ticket then promise(message) end
         end
     end
 else -- (5) stored and owned, however full the mailbox is (M7)

@@ -6,7 +6,7 @@
 local id, window = ARGV[1], tonumber(ARGV[2])
 local refusal = load()
 if refusal then return refusal end
-if call('ZSCORE', MAIL, id) then
+if is_stored(id) then
     refusal = load_messages({ id })
     if refusal then return refusal end
     -- What a dead owner was given counts as running until somebody comes.

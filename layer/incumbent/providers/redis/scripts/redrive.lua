@@ -6,7 +6,7 @@
 local id = ARGV[1]
 local refusal = load()
 if refusal then return refusal end
-if not call('ZSCORE', DEAD, id) or call('ZSCORE', MAIL, id) then return { 'none' } end
+if not call('ZSCORE', DEAD, id) or is_stored(id) then return { 'none' } end
 local meta, body = read_letter(id)
 if meta.v ~= FORMAT then return { 'format', 'letters', tostring(meta.v) } end
 meta.by, meta.promised, meta.died = '', true, nil
@@ -18,6 +18,5 @@ if name and string.sub(name, 1, 1) == 'd' then
     call('HDEL', ENDED, 'id:' .. id, name)
     call('HSET', ENDED, 'd', int(first) .. ' ' .. int(last) .. ' ' .. int(count - 1))
 end
-call('HSET', STATE, 'v', int(FORMAT))
-keep()
+finish_mail()
 return { 'redriven' }

@@ -9,5 +9,5 @@ if refusal then return refusal end
 if not owned_by(owner, fence) then return { 'kept' } end
 begin()
 free('released', owner, k.fence)
-keep()
+finish()
 return { 'released' }

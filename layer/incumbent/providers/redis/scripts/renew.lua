@@ -10,5 +10,5 @@ if not owned_by(owner, fence) then return { 'lost', k.owner or '' } end
 begin()
 adopt(fence)
 extend(ttl)
-keep()
+finish()
 return { 'renewed', k.fence, k.pttl, #due(k.tenure) }

@@ -60,7 +60,7 @@ local function settle(message, entry)
         remove(message)
     elseif entry.outcome == 'deferred' then -- stays at its place, promised, its delivery not counted
         meta.attempts, meta.given, meta.promised = math.max(0, meta.attempts - 1), '0', true
-        write(message)
+        message.changed = true
     elseif entry.outcome == 'dropped' and not meta.promised then -- its source is told, and keeps it (M3)
         trace('f', message, window)
         remove(message)
@@ -71,7 +71,7 @@ local function settle(message, entry)
         else
             meta.due = now + (entry.pause or pauses[math.min(math.max(meta.attempts, 1), #pauses)])
             meta.given = '0'
-            write(message)
+            message.changed = true
         end
     end
 end
@@ -87,27 +87,24 @@ for _, message in ipairs(k.mail) do
 end
 forget(window)
 k.block = block == '1'
-call('HSET', STATE, 'block', block)
+note('block', block)
 
 local tenure = k.fence
 if successor ~= '' and #due(nil) > 0 then
     grant(successor, ttl)
     if as_ticket then -- what is handed over is promised (M3), and counted only when it is redeemed (M6)
         for _, message in ipairs(k.mail) do
-            if not message.gone and not message.meta.promised then
-                message.meta.promised = true
-                write(message)
-            end
+            promise(message)
         end
     else
         deliver(max_attempts, window)
     end
     if as_ticket or #given() > 0 then
         leave('moved', owner, successor, k.fence)
-        keep()
+        finish_mail()
         return granted('continued', {})
     end
 end
 free('settled', owner, tenure) -- nothing is due, nobody comes after, or all that was due was out of attempts
-keep()
+finish_mail()
 return { 'released', k.stored }

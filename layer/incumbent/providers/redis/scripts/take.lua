@@ -21,5 +21,5 @@ for _, message in ipairs(due(k.tenure)) do
     if message.meta.attempts > 0 then break end
     give(message)
 end
-keep()
+finish_mail()
 return granted('taken', have)

@@ -11,7 +11,7 @@ if owned_by(owner, fence) then
     begin()
     grant(successor, ttl)
     leave('transferred', owner, successor, k.fence)
-    keep()
+    finish()
     return { 'moved', k.fence, k.pttl }
 end
 local left = k.left

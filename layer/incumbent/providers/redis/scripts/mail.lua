@@ -1,0 +1,219 @@
+-- What the scripts that read or change messages share: it is put after common.lua.
+
+local REMEMBERED = 256 -- M5: traces kept per key and outcome
+local LETTERS_MS = 14 * DAY_MS
+local AT_ONCE = 1000 -- fields asked for in one call: Lua's stack holds a few thousand
+
+-- Reads the meta of the messages of these ids into `k.mail`, in their order. Answers a refusal, or nil.
+local function load_messages(ids)
+    for first = 1, #ids, AT_ONCE do
+        local last = math.min(#ids, first + AT_ONCE - 1)
+        local texts = call('HMGET', META, unpack(ids, first, last))
+        for i = first, last do
+            local text = texts[i - first + 1]
+            if not text then return { 'broken', 'meta' } end
+            local meta = cjson.decode(text)
+            if meta.v ~= FORMAT then return { 'format', 'meta', tostring(meta.v) } end
+            k.mail[#k.mail + 1] = { id = ids[i], meta = meta }
+        end
+    end
+end
+
+local function load_mail()
+    if k.stored > 0 then return load_messages(call('ZRANGE', MAIL, 0, -1)) end
+end
+
+local function is_stored(id)
+    return k.stored > 0 and call('ZSCORE', MAIL, id)
+end
+
+-- Messages that are due and not given to that tenure, oldest first; behind a paused one that blocks none is (M6).
+local function due(tenure)
+    local found = {}
+    for _, message in ipairs(k.mail) do
+        if not message.gone and not (tenure and message.meta.given == tenure) then
+            if message.meta.due <= now then
+                found[#found + 1] = message
+            elseif k.block then
+                break
+            end
+        end
+    end
+    return found
+end
+
+-- What the present tenure was given.
+local function given()
+    local found = {}
+    for _, message in ipairs(k.mail) do
+        if not message.gone and message.meta.given == k.fence then found[#found + 1] = message end
+    end
+    return found
+end
+
+local function last_place(set)
+    return tonumber(call('ZREVRANGE', set, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+-- Puts a message at the end of the mailbox; its meta is written by `finish_mail`.
+local function store(id, body, meta)
+    meta.v, meta.stored, meta.attempts, meta.due, meta.given = FORMAT, now, 0, 0, '0'
+    call('ZADD', MAIL, int(last_place(MAIL) + 1), id)
+    call('HSET', BODY, id, body)
+    k.stored = k.stored + 1
+    k.mail[#k.mail + 1] = { id = id, meta = meta, body = body, changed = true }
+end
+
+-- Takes a message out of the mailbox.
+local function remove(message)
+    message.gone = true
+    call('ZREM', MAIL, message.id)
+    call('HDEL', META, message.id)
+    call('HDEL', BODY, message.id)
+    k.stored = k.stored - 1
+end
+
+-- Gives a message to the present tenure, counted as a delivery in the same step (M6).
+local function give(message)
+    message.meta.attempts = message.meta.attempts + 1
+    message.meta.given = k.fence
+    message.changed = true
+end
+
+local function promise(message)
+    if not message.meta.promised then
+        message.meta.promised = true
+        message.changed = true
+    end
+end
+
+-- Traces. `ended` holds three queues in one hash, one for each outcome: h(andled), d(ead), f(ailed):
+--   v                 the format
+--   <outcome>         '<first> <last> <count>': the numbers in use, and how many of them still are
+--   <outcome>:<n>     '<fence> <at> <bytes of by> <by><id>'
+--   id:<id>           '<outcome>:<n>' of the last trace of an id that was handled or died (M5)
+--   by:<by>           'f:<n>' of the last trace of a claim whose own message failed (M3)
+
+local function queue(outcome)
+    local first, last, count = string.match(call('HGET', ENDED, outcome) or '1 0 0', '^(%d+) (%d+) (%d+)$')
+    return tonumber(first), tonumber(last), tonumber(count)
+end
+
+local function read_trace(name)
+    local text = name and call('HGET', ENDED, name)
+    if not text then return nil end
+    local fence, at, size, rest = string.match(text, '^(%d+) (%d+) (%d+) (.*)$')
+    return {
+        outcome = string.sub(name, 1, 1),
+        fence = fence,
+        at = tonumber(at),
+        by = string.sub(rest, 1, size),
+        id = string.sub(rest, size + 1),
+    }
+end
+
+-- The trace that makes an id a duplicate, if the window reaches back to it.
+local function trace_of(id, window)
+    local trace = k.traces and read_trace(call('HGET', ENDED, 'id:' .. id))
+    if trace and now - trace.at < window then return trace end
+end
+
+-- Leaves a trace of a message in the present tenure.
+local function trace(outcome, message, window)
+    local first, last, count = queue(outcome)
+    last = last + 1
+    local by, id = message.meta.by, message.id
+    local name = outcome .. ':' .. int(last)
+    call('HSET', ENDED, 'v', VERSION, outcome, int(first) .. ' ' .. int(last) .. ' ' .. int(count + 1),
+        name, k.fence .. ' ' .. int(now) .. ' ' .. #by .. ' ' .. by .. id,
+        outcome == 'f' and 'by:' .. by or 'id:' .. id, name)
+    if call('PTTL', ENDED) < window then call('PEXPIRE', ENDED, int(window)) end
+    k.traces = VERSION
+end
+
+-- Keeps traces as long as the window, and no more than the last 256 of each outcome (M5).
+local function forget(window)
+    for _, outcome in ipairs(k.traces and { 'h', 'd', 'f' } or {}) do
+        local first, last, count = queue(outcome)
+        local from = first
+        while first <= last do
+            local name = outcome .. ':' .. int(first)
+            local old = read_trace(name)
+            if old then
+                if count <= REMEMBERED and now - old.at < window then break end
+                count = count - 1
+                local index = outcome == 'f' and 'by:' .. old.by or 'id:' .. old.id
+                call('HDEL', ENDED, name)
+                if call('HGET', ENDED, index) == name then call('HDEL', ENDED, index) end
+            end
+            first = first + 1
+        end
+        if first > from then
+            call('HSET', ENDED, outcome, int(first) .. ' ' .. int(last) .. ' ' .. int(count))
+        end
+    end
+end
+
+local function drop_letter(id)
+    call('ZREM', DEAD, id)
+    call('HDEL', LETTERS, id)
+    k.letters = k.letters - 1
+end
+
+local function read_letter(id)
+    local text = call('HGET', LETTERS, id)
+    local line = string.find(text, '\n', 1, true)
+    return cjson.decode(string.sub(text, 1, line - 1)), string.sub(text, line + 1)
+end
+
+-- Moves a message that is out of attempts to the dead letters, which are kept for 14 days (M6).
+local function bury(message, window)
+    local body = message.body or call('HGET', BODY, message.id)
+    remove(message)
+    message.meta.died = now
+    if not call('ZSCORE', DEAD, message.id) then k.letters = k.letters + 1 end
+    call('ZADD', DEAD, int(last_place(DEAD) + 1), message.id)
+    call('HSET', LETTERS, message.id, cjson.encode(message.meta) .. '\n' .. body)
+    for _, id in ipairs(call('ZRANGE', DEAD, 0, -1)) do
+        local letter = read_letter(id)
+        if letter.v ~= FORMAT or now - letter.died < LETTERS_MS then break end
+        drop_letter(id)
+    end
+    call('PEXPIRE', DEAD, int(LETTERS_MS))
+    call('PEXPIRE', LETTERS, int(LETTERS_MS))
+    trace('d', message, window)
+end
+
+-- Gives the oldest due message to the present tenure, and buries what is out of attempts before it (M4, M6).
+local function deliver(max_attempts, window)
+    for _, message in ipairs(due(k.tenure)) do
+        if message.meta.attempts < max_attempts then
+            give(message)
+            return
+        end
+        bury(message, window)
+    end
+end
+
+-- Writes what was changed of the messages, then the state.
+local function finish_mail()
+    for _, message in ipairs(k.mail) do
+        if message.changed and not message.gone then
+            call('HSET', META, message.id, cjson.encode(message.meta))
+        end
+    end
+    finish()
+end
+
+-- {<tag>, fence, PTTL, how many more are due, then id, meta, body of each message that the tenure was given}
+local function granted(tag, leave_out)
+    local answer = { tag, k.fence, k.pttl, #due(k.tenure) }
+    for _, message in ipairs(given()) do
+        if not leave_out[message.id] then
+            answer[#answer + 1] = message.id
+            answer[#answer + 1] = cjson.encode(message.meta)
+            answer[#answer + 1] = message.body or call('HGET', BODY, message.id)
+        end
+    end
+    return answer
+end
