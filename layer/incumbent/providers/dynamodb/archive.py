@@ -1,0 +1,172 @@
+"""What became of messages: dead letters, and keys whose messages nobody owns."""
+
+import heapq
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+from incumbent import rules
+from incumbent.errors import StoredFormatUnknown
+from incumbent.providers.dynamodb import item, updates
+from incumbent.providers.dynamodb.expression import Update
+from incumbent.providers.dynamodb.item import Item, Record, Reference, typed
+from incumbent.providers.dynamodb.steps import Steps, When
+from incumbent.providers.dynamodb.table import Answer, Call
+from incumbent.rules import KeyState
+from incumbent.values import DeadLetter, Message, Orphan
+
+_AT_ONCE = 50
+
+
+def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLetter]:
+    """The dead letters of one key, by a query; those of all keys by a scan, which reads the whole table."""
+    sk, value = {"#sk": "sk"}, {":dead": typed(item.DEAD)}
+    if key is not None:
+        call = steps.call("dead_letters", key)
+        found = steps.table.query(
+            call,
+            KeyConditionExpression="#pk = :pk AND begins_with(#sk, :dead)",
+            ExpressionAttributeNames=sk | {"#pk": "pk"},
+            ExpressionAttributeValues=value | {":pk": typed(call.pk)},
+            ConsistentRead=True,
+        )
+    else:
+        found = steps.table.scan(
+            steps.call("dead_letters", "*"),
+            FilterExpression="begins_with(#pk, :prefix) AND begins_with(#sk, :dead)",
+            ExpressionAttributeNames=sk | {"#pk": "pk"},
+            ExpressionAttributeValues=value | {":prefix": typed(item.partition(steps.prefix, ""))},
+            ConsistentRead=True,
+        )
+    for pk, items in _by_partition(found):
+        each = item.key_of(steps.prefix, pk)
+        letters = sorted((item.dead_letter(letter, key=each) for letter in items), key=lambda letter: letter[0])
+        for _, letter in letters:
+            if limit <= 0:
+                return
+            limit -= 1
+            yield DeadLetter(
+                key=each,
+                message=Message(
+                    id=letter.id,
+                    event=item.event(letter.body),
+                    attempt=letter.attempts,
+                    stored_at_ms=letter.stored_ms,
+                    promised=True,
+                    last_error=letter.error,
+                ),
+                died_at_ms=letter.died_ms,
+            )
+
+
+def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
+    """Items in runs of one partition key, in which a query and a scan return them."""
+    pk, items = "", list[Item]()
+    for each in found:
+        if each["pk"]["S"] != pk and items:
+            yield pk, items
+            items = []
+        pk = each["pk"]["S"]
+        items.append(each)
+    if items:
+        yield pk, items
+
+
+def redrive(steps: Steps, call: Call, message_id: str) -> bool:
+    """Put a dead letter back: first into the mailbox, then out of the dead letters, so that it is never nowhere."""
+    found = steps.table.get(call, item.dead_name(message_id))
+    if found is None:
+        return False
+    letter = item.dead_letter(found, key=call.key)[1]
+    answer: Answer[bool] = steps.table.read(call)
+    room = item.INLINE_BYTES_A_KEY - answer.record.number("inline_bytes")
+    text = letter.body
+    if len(text.encode()) > min(item.INLINE_BYTES, room):
+        reference = Reference(item.digest(f"redrive.{secrets.token_hex(12)}"))
+        steps.table.put(call, item.body_item(call.pk, message_id, reference, text, answer.now_ms))
+        letter = replace(letter, body=reference)
+
+    def rule(state: KeyState, when: When) -> tuple[KeyState, bool]:
+        new, back = rules.redrive(replace(state, dead=(letter,)), when.now_ms, message_id)
+        if back:
+            return replace(new, dead=()), True
+        ours = any((message.id, message.body, message.by) == (message_id, letter.body, "") for message in state.mail)
+        return state, when.repeated and ours
+
+    def write(record: Record, new: KeyState, now_ms: int) -> Update:
+        change = updates.Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
+        return change.update(now_ms)
+
+    step = steps.step(call, answer, rule, write=write)
+    if step.said:
+        steps.table.sweep(call, item.dead_name(message_id))
+    elif not step.answer.repeated:
+        own = rules.Stored(id=message_id, body=letter.body, by="", promised=True, stored_ms=0)
+        steps.sweep_bodies(call, [own], step.answer.record)
+    return step.said
+
+
+def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:
+    """M8, by the index and then by the records themselves, since the index is late and knows no renewals.
+
+    The index says of each key from when on its messages can be orphans at the earliest, so reading goes on until
+    nothing that is still unread can be older than what was found. A record of an unknown version does not hide the
+    others: ``StoredFormatUnknown`` comes after them.
+    """
+    now_ms = steps.clock.now().wall_ms
+    found: list[tuple[int, str, Record]] = []
+    unknown: StoredFormatUnknown | None = None
+    candidates = _candidates(steps, now_ms)
+    batch = list(_some(candidates))
+    while batch:
+        calls = {pk: steps.call("orphans", item.key_of(steps.prefix, pk)) for _, pk in batch}
+        for stored in steps.table.read_many(calls):
+            key = item.key_of(steps.prefix, stored["pk"]["S"])
+            try:
+                record = item.decode(stored, key=key)
+            except StoredFormatUnknown as cause:
+                unknown = cause
+                continue
+            since_ms = rules.orphaned_since(record.state, now_ms, steps.skew_ms)
+            if since_ms is not None:
+                found.append((since_ms, key, record))
+        found = heapq.nsmallest(limit, found, key=lambda orphan: orphan[:2])
+        batch = list(_some(candidates))
+        if batch and len(found) >= limit and batch[0][0] > found[-1][0]:
+            break
+    for since_ms, key, record in found:
+        yield Orphan(
+            key=key,
+            target=record.state.origin.target if record.state.origin else None,
+            age_ms=max(0, now_ms - since_ms),
+            waiting=len(rules.due(replace(record.state, owner=None), now_ms)),
+        )
+    if unknown is not None:
+        raise unknown
+
+
+def _candidates(steps: Steps, now_ms: int) -> Iterator[tuple[int, str]]:
+    """Keys in which messages are stored, by when they can be orphans at the earliest."""
+    call = steps.call("orphans", "*")
+
+    def of(number: int) -> Iterator[tuple[int, str]]:
+        page = steps.table.query(
+            call,
+            IndexName=item.INDEX,
+            KeyConditionExpression="#shard = :shard AND #since <= :until",
+            ProjectionExpression="#pk, #since",
+            ExpressionAttributeNames={"#pk": "pk", "#shard": "orphan_shard", "#since": "orphan_since"},
+            ExpressionAttributeValues={
+                ":shard": typed(item.shard(steps.prefix, number)),
+                ":until": typed(now_ms + steps.skew_ms),
+            },
+        )
+        for each in page:
+            yield int(each["orphan_since"]["N"]), each["pk"]["S"]
+
+    return heapq.merge(*(of(number) for number in range(item.SHARDS)))
+
+
+def _some(candidates: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for _, candidate in zip(range(_AT_ONCE), candidates, strict=False):
+        yield candidate

@@ -1,0 +1,206 @@
+"""Claims: store a message and try to own its key, in as few requests as that takes (M1, M10).
+
+::
+
+    1  the quick claim        a free key with nothing odd: Claimed
+       refused                it shows the record, and the rules decide on it:
+                              known, busy, full, idle, or the caller's own: answered from what stands
+    2  append                 somebody holds the key: stored behind whoever holds it. Live: Routed
+    3  claim without storing  the holder left in between. Refused: Routed all the same, since whoever was granted
+                              then was granted after the message was stored
+    2  promise                the id waits behind an owner: the mark, then Duplicate (M3)
+    2  the exact claim        a free key with something odd: the id waits there, the head pauses or is out of attempts
+
+Routing never loops. A large body is put first under the claim's own name, and deleted by whoever's claim did not store
+it, unless a reply was lost: then a late copy of the claim may still come, and TTL sees to the body.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from incumbent import rules
+from incumbent.errors import MailboxFull
+from incumbent.providers.dynamodb import item, updates
+from incumbent.providers.dynamodb.expression import Update
+from incumbent.providers.dynamodb.item import Record, Reference
+from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.table import Answer, Call
+from incumbent.rules import KeyState, Stored
+from incumbent.values import Busy, Claim, Claimed, Duplicate, Idle, Origin, Policy, Routed
+
+Said: TypeAlias = "rules.Granted | rules.Accepted | rules.Known | rules.Held | rules.Nothing | rules.Full"
+
+
+@dataclass(slots=True, kw_only=True)
+class Claiming:
+    """One claim.
+
+    ``text`` is the message's own; ``body`` what of it stands in the record: the text, or the reference to it. That
+    changes when the text turns out to have no room there, and nothing else does.
+    """
+
+    steps: Steps
+    call: Call
+    owner: str
+    ttl_ms: int
+    message_id: str | None
+    text: str
+    policy: Policy
+    ticket: str | None
+    as_ticket: bool
+    route: bool
+    origin: Origin | None
+    body: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.body = self.text
+
+    def carry_out(self) -> tuple[Claim, Record]:
+        """Claim, and return the record too, so that the provider may remember a grant.
+
+        Raises ``MailboxFull`` (M7), and what the table raises.
+        """
+        if len(self.text.encode()) > item.INLINE_BYTES:
+            self._put_body()
+        answer, said = self._decide(self.steps.table.update(self.call, self._quick))
+        state = answer.record.state
+        if isinstance(self.body, Reference) and not answer.repeated:
+            own = Stored(id=self.message_id or "", body=self.body, by="", promised=False, stored_ms=0)
+            self.steps.sweep_bodies(self.call, [own], answer.record)
+        match said:
+            case rules.Granted():
+                claimed = Claimed(
+                    owner=self.owner,
+                    fence=state.fence,
+                    messages=self.steps.messages(
+                        self.call, rules.given(state), {(self.message_id or "", self.body): self.text}
+                    ),
+                    waiting=waiting(answer),
+                    expires_in_ms=expires_in_ms(answer),
+                    deadline=until(answer, self.ttl_ms),
+                )
+                return claimed, answer.record
+            case rules.Accepted():
+                return Routed(owner=self.steps.owner(answer), waiting=len(state.mail)), answer.record
+            case rules.Known():
+                return Duplicate(state=said.state, owner=said.owner), answer.record
+            case rules.Held():
+                busy = Busy(owner=said.owner or "", expires_in_ms=self.steps.free_in_ms(answer))
+                return busy, answer.record
+            case "full":
+                raise self._full(answer.record)
+            case _:
+                return Idle(), answer.record
+
+    # --- the requests
+
+    def _decide(self, answer: Answer[Said]) -> tuple[Answer[Said], Said]:
+        """Go on from the quick claim until there is something to say."""
+        for _ in range(MOST_ROUNDS):
+            if answer.applied and answer.said is not None:
+                if isinstance(answer.said, rules.Accepted) and self.steps.owner(answer) is None:
+                    return self._own_what_is_stored(answer)
+                return answer, answer.said
+            record = answer.record
+            new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
+            if new == record.state:
+                return answer, said
+            if self._routes(record.state, new) and item.size_of(record.item) > item.MOST_ITEM_BYTES:
+                return answer, "full"
+            if self._lacks_room(record, new):
+                self._put_body()
+            answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
+        raise contended(self.call)
+
+    def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:
+        """The holder left before the message was stored behind it: claim the key for it, once."""
+        answer = self.steps.attempt(self.call, stored, self._rule, write=self._write)
+        if answer.applied and answer.said is not None:
+            return answer, answer.said
+        new, said = self._rule(answer.record.state, When(answer.now_ms, answer.repeated))
+        if new == answer.record.state and isinstance(said, rules.Granted):
+            return answer, said  # it was applied, and only the reply was lost
+        return answer, rules.Accepted(owner=self.steps.owner(answer), stored=len(answer.record.state.mail))
+
+    def _quick(self, now_ms: int) -> tuple[Update, Said]:
+        message = self._stored(now_ms)
+        update = updates.claim(
+            self.owner,
+            message,
+            shard=self.steps.shard(self.call),
+            policy=self.policy,
+            ticket=self.ticket,
+            as_ticket=self.as_ticket,
+            origin=self.origin,
+            ttl_ms=self.ttl_ms,
+            now_ms=now_ms,
+            skew_ms=self.steps.skew_ms,
+        )
+        granted = rules.Granted(owner=self.owner, fence=0, given=(), waiting=0, expires_ms=now_ms + self.ttl_ms)
+        return update, granted
+
+    def _write(self, record: Record, new: KeyState, now_ms: int) -> Update:
+        """Write what the rules decided on a record: a promise, an append, or exactly the grant."""
+        old = record.state
+        change = updates.Change(record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms)
+        if not self._stays_held(old, new):
+            return replace(change, closes=True).update(now_ms)
+        if not self._routes(old, new):
+            (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
+            return updates.promise(place, old.mail[place].id)
+        if item.digest(new.mail[-1].id) in item.known_ids(old):
+            # Its trace is older than the window: stored again, under the condition that nobody else did so meanwhile.
+            return replace(change, beside=True).update(now_ms)
+        return updates.append(self.owner, new.mail[-1], shard=change.shard, policy=self.policy, now_ms=now_ms)
+
+    # --- what they rest on
+
+    def _rule(self, state: KeyState, when: When) -> tuple[KeyState, Said]:
+        return rules.claim(
+            state,
+            when.now_ms,
+            self.owner,
+            self.ttl_ms,
+            self._stored(when.now_ms),
+            policy=self.policy,
+            ticket=self.ticket,
+            as_ticket=self.as_ticket,
+            route=self.route,
+            origin=self.origin,
+            skew_ms=self.steps.skew_ms,
+        )
+
+    def _stored(self, now_ms: int) -> Stored | None:
+        if self.message_id is None:
+            return None
+        return Stored(id=self.message_id, body=self.body, by=self.owner, promised=self.as_ticket, stored_ms=now_ms)
+
+    def _stays_held(self, old: KeyState, new: KeyState) -> bool:
+        """Whether the step happens behind another owner."""
+        return new.fence == old.fence and new.owner == old.owner and new.owner not in (None, self.owner)
+
+    def _routes(self, old: KeyState, new: KeyState) -> bool:
+        return self._stays_held(old, new) and len(new.mail) > len(old.mail)
+
+    def _lacks_room(self, record: Record, new: KeyState) -> bool:
+        """Whether the text would stand in the record, which has no room for it."""
+        if isinstance(self.body, Reference) or len(new.mail) <= len(record.state.mail):
+            return False
+        return record.number("inline_bytes") + len(self.text.encode()) > item.INLINE_BYTES_A_KEY
+
+    def _put_body(self) -> None:
+        reference = Reference(item.digest(self.owner))
+        now_ms = self.steps.clock.now().wall_ms
+        body = item.body_item(self.call.pk, self.message_id or "", reference, self.text, now_ms)
+        self.steps.table.put(self.call, body)
+        self.body = reference
+
+    def _full(self, record: Record) -> MailboxFull:
+        stored = len(record.state.mail)
+        if stored >= self.policy.max_pending:
+            how = f"stores {self.policy.max_pending} messages already (max_pending)"
+        else:
+            how = f"stores {stored} messages of {item.size_of(record.item):,} bytes, near what DynamoDB allows"
+        return MailboxFull(
+            f"key {self.call.key!r} {how}: this one was not stored, and its source keeps it", key=self.call.key
+        )

@@ -1,0 +1,429 @@
+"""The stored format: how a key's state stands in items of the table, version 1 (M12).
+
+Partition key ``pk`` is ``<prefix>#<key>``; a prefix holds no ``#``, so no two keys meet in one record (R10). By the
+sort key ``sk`` there are three kinds of item::
+
+    lease               the key's state, below
+    body#<id>#<claim>   a message too large to stand inline, under the name of the claim that stored it:
+                        v, body, expires_on
+    dead#<id>           a message out of attempts: v, id, body, attempts, error, stored, died, rank, expires_on
+
+Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
+
+    v                            the format's version
+    lease_owner                  who holds the key; absent when it was freed
+    expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``
+    left left_fence              how the last tenure ended on purpose (R8)
+    mail                         messages, oldest first: id, body or ref, by, promised, stored,
+                                 and, where not zero, attempts, due, given, error
+    head_attempts _given _due    the same of mail[0], whose own count for nothing: they stand beside the list, since a
+                                 claim counts the delivery of the head in the update that appends to the list
+    ids                          digests of all waiting, handled and dead ids: what a claim must not find (M5)
+    tombs                        digests of claims whose own message failed (M3)
+    ended                        traces of messages that left, "<outcome>:<id>:<by>:<fence>:<at>", digests again (R9)
+    edits                        counts changes inside the mailbox that no new fence tells of
+    inline_bytes                 bytes of all bodies in ``mail``
+    block                        present when a paused message blocks the later ones (M6)
+    keyspace target request_id log_stream      who asked last, and what to wake (M8)
+    orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored, and
+                                 since is the first moment at which they can be orphans. A renewal touches neither
+    expires_on                   whole epoch seconds, there only while no owner and no message is: cleans up (R3)
+
+Whoever writes changes the attributes that it knows and leaves all others. What only has to be compared is kept as a
+digest: on a busy key 256 traces are in every write's price.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from incumbent.errors import StoredFormatUnknown
+from incumbent.rules import Dead, Ended, KeyState, Left, Stored
+from incumbent.values import Message, Origin
+
+VERSION = 1
+INDEX = "orphans"
+SHARDS = 8
+LEASE = "lease"
+BODY = "body#"
+DEAD = "dead#"
+
+INLINE_BYTES = 2 * 1024  # a larger body goes into an item of its own
+INLINE_BYTES_A_KEY = 8 * 1024
+MOST_BODY_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included
+MOST_ITEM_BYTES = 300 * 1024  # a lease item that is larger takes no more routed messages (M7)
+KEPT_S = 14 * 86_400  # bodies that a crash left behind, and dead letters
+IDLE_S = 8 * 86_400  # a key without owner and messages: its traces last 7 days at most, its fence a day longer
+
+# What this version knows of a message in ``mail``.
+FIELDS = frozenset({"id", "body", "ref", "by", "promised", "stored", "attempts", "due", "given", "error"})
+
+_MOST_SORT_KEY_BYTES = 1_024
+_FEW_MESSAGES = 100  # up to so many stored messages, their errors are kept at length
+_ERROR_BYTES = 512
+_SHORT_ERROR_BYTES = 64
+_DEAD_ERROR_BYTES = 4_096
+_OUTCOMES: Mapping[str, Literal["handled", "dead", "failed"]] = {"h": "handled", "d": "dead", "f": "failed"}
+
+Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | frozenset[str]"
+Typed: TypeAlias = Mapping[str, Any]  # a value as the API writes it: {"S": "text"}
+Item: TypeAlias = Mapping[str, Typed]
+
+
+class Digest(str):
+    """A name cut down to what comparing it needs: 96 bits of its SHA-256."""
+
+    __slots__ = ()
+
+
+class Reference(str):
+    """In place of a message's text: the digest of the claim under which its body is stored."""
+
+    __slots__ = ()
+
+
+def digest(name: str) -> Digest:
+    """Cut a name down; what is cut down already stays."""
+    if isinstance(name, Digest):
+        return name
+    return Digest(base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()[:12]).decode())
+
+
+# --- keys
+
+
+def partition(prefix: str, key: str) -> str:
+    """The partition key of all items of a key."""
+    return f"{prefix}#{key}"
+
+
+def key_of(prefix: str, pk: str) -> str:
+    """The key whose items stand under a partition key."""
+    return pk[len(prefix) + 1 :]
+
+
+def shard(prefix: str, number: int) -> str:
+    """One of the partitions of the orphans' index."""
+    return f"{prefix}#{number}"
+
+
+def shard_of(prefix: str, key: str) -> str:
+    """The partition of the orphans' index in which a key stands."""
+    return shard(prefix, hashlib.sha256(key.encode()).digest()[0] % SHARDS)
+
+
+def body_name(message_id: str, reference: Reference) -> str:
+    """The sort key of a large body: a name of its own for each claim of each id, and no two meet."""
+    return f"{BODY}{_escaped(message_id)}#{reference}"
+
+
+def dead_name(message_id: str) -> str:
+    """The sort key of a dead letter."""
+    return f"{DEAD}{_escaped(message_id)}"
+
+
+def _escaped(message_id: str) -> str:
+    """An id without ``#``, in which ``%`` stands before two digits only, so that no two ids come out the same."""
+    escaped = message_id.replace("%", "%25").replace("#", "%23")
+    if len(escaped.encode()) > _MOST_SORT_KEY_BYTES - 64:
+        return f"%sha256.{hashlib.sha256(message_id.encode()).hexdigest()}"
+    return escaped
+
+
+# --- values as the API writes them
+
+
+def typed(value: Value) -> dict[str, Any]:
+    """Write a value as the API does. There is no float anywhere in the format."""
+    match value:
+        case bool():
+            return {"BOOL": value}
+        case str():
+            return {"S": str(value)}
+        case int():
+            return {"N": str(value)}
+        case frozenset():
+            return {"SS": sorted(value)}
+        case Mapping():
+            return {"M": {name: typed(inner) for name, inner in value.items()}}
+        case _:
+            return {"L": [typed(inner) for inner in value]}
+
+
+def size_of(item: Item) -> int:
+    """The bytes of an item as DynamoDB counts them, names included (at most a few too many)."""
+    return sum(len(name.encode()) + _size(value) for name, value in item.items())
+
+
+def _size(value: Typed) -> int:
+    ((kind, inner),) = value.items()
+    match kind:
+        case "S":
+            return len(inner.encode())
+        case "N":
+            return len(inner) // 2 + 2
+        case "SS":
+            return sum(len(each.encode()) + 1 for each in inner) + 3
+        case "L":
+            return sum(_size(each) + 1 for each in inner) + 3
+        case "M":
+            return sum(len(name.encode()) + _size(each) + 1 for name, each in inner.items()) + 3
+        case _:
+            return 1
+
+
+# --- the lease item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A lease item: the key's state as the rules know it, and the item as it was read. ``item`` is empty for none.
+
+    A message has the same place in ``state.mail`` as in the stored list. ``state.dead`` is always empty: dead letters
+    are items of their own.
+    """
+
+    state: KeyState
+    item: Item
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an item at all."""
+        return bool(self.item)
+
+    def number(self, name: str) -> int:
+        """An attribute that is a number; 0 where it is not there."""
+        return _number(self.item, name)
+
+
+def decode(item: Item, *, key: str, names: Iterable[str] = ()) -> Record:
+    """Read a lease item. ``names`` are owners and ids that the caller knows: their digests become names again.
+
+    Raises ``StoredFormatUnknown`` for a version or a shape that this code does not know (M12).
+    """
+    if not item:
+        return Record(state=KeyState(), item={})
+    check_version(item, key=key)
+    try:
+        return Record(state=_state(item, {digest(name): name for name in names}), item=item)
+    except (KeyError, ValueError, TypeError, AttributeError) as cause:
+        raise StoredFormatUnknown(
+            f"the record of key {key!r} has a shape that version {VERSION} does not know ({cause!r}): somebody else "
+            "wrote it, and it was left as it stands; give this application a key_prefix or a table of its own",
+            key=key,
+        ) from cause
+
+
+def check_version(item: Item, *, key: str) -> None:
+    """Refuse an item of another version (M12)."""
+    if item.get("v") != {"N": str(VERSION)}:
+        raise StoredFormatUnknown(
+            f"a record of key {key!r} has version {item.get('v')!r}; this code knows {VERSION}: deploy the version "
+            "that wrote it, or a newer one. The record was left as it stands",
+            key=key,
+        )
+
+
+def _state(item: Item, names: Mapping[str, str]) -> KeyState:
+    mail = [_stored(each["M"], names) for each in item.get("mail", {"L": []})["L"]]
+    if mail:
+        mail[0] = _head(mail[0], item)
+    left = item.get("left")
+    return KeyState(
+        owner=_text(item, "lease_owner"),
+        expires_ms=_number(item, "expires_at"),
+        since_ms=_number(item, "since"),
+        fence=_number(item, "fence"),
+        mail=tuple(mail),
+        ended=tuple(_trace(each["S"], names) for each in item.get("ended", {"L": []})["L"]),
+        left=None
+        if left is None
+        else Left(
+            how=left["M"]["how"]["S"],
+            owner=left["M"]["owner"]["S"],
+            successor=_text(left["M"], "successor"),
+            fence=_number(item, "left_fence"),
+        ),
+        block="block" in item,
+        origin=None
+        if "keyspace" not in item
+        else Origin(
+            keyspace=item["keyspace"]["S"],
+            target=_text(item, "target"),
+            request_id=_text(item, "request_id"),
+            log_stream=_text(item, "log_stream"),
+        ),
+    )
+
+
+def _stored(message: Item, names: Mapping[str, str]) -> Stored:
+    by = _text(message, "by") or ""
+    return Stored(
+        id=message["id"]["S"],
+        body=Reference(message["ref"]["S"]) if "ref" in message else message["body"]["S"],
+        by=names.get(by) or (Digest(by) if by else ""),
+        promised=message["promised"]["BOOL"],
+        stored_ms=_number(message, "stored"),
+        attempts=_number(message, "attempts"),
+        due_ms=_number(message, "due"),
+        given=_number(message, "given"),
+        error=_text(message, "error"),
+    )
+
+
+def _head(message: Stored, item: Item) -> Stored:
+    return Stored(
+        id=message.id,
+        body=message.body,
+        by=message.by,
+        promised=message.promised,
+        stored_ms=message.stored_ms,
+        attempts=_number(item, "head_attempts"),
+        due_ms=_number(item, "head_due"),
+        given=_number(item, "head_given"),
+        error=message.error,
+    )
+
+
+def _trace(text: str, names: Mapping[str, str]) -> Ended:
+    outcome, message_id, by, fence, at_ms = text.split(":")[:5]
+    return Ended(
+        id=names.get(message_id) or Digest(message_id),
+        outcome=_OUTCOMES[outcome],
+        by=names.get(by) or (Digest(by) if by else ""),
+        fence=int(fence),
+        at_ms=int(at_ms),
+    )
+
+
+def _number(item: Item, name: str) -> int:
+    return int(item[name]["N"]) if name in item else 0
+
+
+def _text(item: Item, name: str) -> str | None:
+    return str(item[name]["S"]) if name in item else None
+
+
+def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
+    """The attributes of a message in ``mail``; the head's delivery stands beside the list.
+
+    ``stored`` is how many messages there are: the more there are, the shorter their errors are kept.
+    """
+    found: dict[str, Value] = {"id": message.id}
+    if isinstance(message.body, Reference):
+        found["ref"] = str(message.body)
+    else:
+        found["body"] = message.body
+    if message.by:
+        found["by"] = str(digest(message.by))
+    found |= {"promised": message.promised, "stored": message.stored_ms}
+    if not head:
+        found |= {name: value for name, value in delivery(message).items() if value}
+    if message.error is not None:
+        found["error"] = _cut(message.error, _ERROR_BYTES if stored <= _FEW_MESSAGES else _SHORT_ERROR_BYTES)
+    return found
+
+
+def delivery(message: Stored) -> dict[str, int]:
+    """What a delivery changes in a message."""
+    return {"attempts": message.attempts, "due": message.due_ms, "given": message.given}
+
+
+def inline_bytes(mail: Iterable[Stored]) -> int:
+    """The bytes of the bodies that stand in the lease item."""
+    return sum(len(each.body.encode()) for each in mail if not isinstance(each.body, Reference))
+
+
+def trace_text(trace: Ended) -> str:
+    """A trace as it stands in ``ended``."""
+    by = digest(trace.by) if trace.by else ""
+    return f"{trace.outcome[0]}:{digest(trace.id)}:{by}:{trace.fence}:{trace.at_ms}"
+
+
+def known_ids(state: KeyState) -> frozenset[str]:
+    """What stands in ``ids``: the digests of ids that are not stored a second time (M5)."""
+    waiting = {str(digest(message.id)) for message in state.mail}
+    return frozenset(waiting | {str(digest(trace.id)) for trace in state.ended if trace.outcome != "failed"})
+
+
+def tombs(state: KeyState) -> frozenset[str]:
+    """What stands in ``tombs``: the digests of claims that store nothing any more (M3)."""
+    return frozenset(str(digest(trace.by)) for trace in state.ended if trace.outcome == "failed")
+
+
+# --- the other items
+
+
+def dead_item(pk: str, letter: Dead, rank: int) -> dict[str, Any]:
+    """A dead letter with its whole text (M6). ``rank`` orders those that died in one step."""
+    found: dict[str, Value] = {
+        "pk": pk,
+        "sk": dead_name(letter.id),
+        "v": VERSION,
+        "id": letter.id,
+        "body": letter.body,
+        "attempts": letter.attempts,
+        "stored": letter.stored_ms,
+        "died": letter.died_ms,
+        "rank": rank,
+        "expires_on": seconds(letter.died_ms) + KEPT_S,
+    }
+    if letter.error is not None:
+        found["error"] = _cut(letter.error, _DEAD_ERROR_BYTES)
+    return {name: typed(value) for name, value in found.items()}
+
+
+def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int], Dead]:
+    """Read a dead letter, and what orders it among those of its key."""
+    check_version(item, key=key)
+    letter = Dead(
+        id=item["id"]["S"],
+        body=item["body"]["S"],
+        attempts=_number(item, "attempts"),
+        error=_text(item, "error"),
+        stored_ms=_number(item, "stored"),
+        died_ms=_number(item, "died"),
+    )
+    return (letter.died_ms, _number(item, "rank")), letter
+
+
+def body_item(pk: str, message_id: str, reference: Reference, text: str, now_ms: int) -> dict[str, Any]:
+    """A large body; TTL takes it if nobody does."""
+    found: dict[str, Value] = {
+        "pk": pk,
+        "sk": body_name(message_id, reference),
+        "v": VERSION,
+        "body": text,
+        "expires_on": seconds(now_ms) + KEPT_S,
+    }
+    return {name: typed(value) for name, value in found.items()}
+
+
+def seconds(now_ms: int) -> int:
+    """Whole epoch seconds, as TTL wants them."""
+    return now_ms // 1_000
+
+
+def message_of(stored: Stored, text: str) -> Message:
+    """A stored message as the contract gives it."""
+    return Message(
+        id=stored.id,
+        event=event(text),
+        attempt=stored.attempts,
+        stored_at_ms=stored.stored_ms,
+        due_at_ms=stored.due_ms,
+        promised=stored.promised,
+        last_error=stored.error,
+    )
+
+
+def event(text: str) -> Any:
+    """The JSON value of a body."""
+    return json.loads(text)
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    return text.encode(errors="replace")[:most_bytes].decode(errors="ignore")

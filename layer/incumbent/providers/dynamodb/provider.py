@@ -1,0 +1,396 @@
+"""The DynamoDB provider: each call one conditional update; where it is refused, the rules decide on what it shows."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from incumbent import rules
+from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.contract import DEFAULT_POLICY
+from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
+from incumbent.providers.dynamodb import archive, item, updates
+from incumbent.providers.dynamodb.claiming import Claiming
+from incumbent.providers.dynamodb.expression import Update
+from incumbent.providers.dynamodb.grants import Grants
+from incumbent.providers.dynamodb.steps import Step, Steps, When, expires_in_ms, in_doubt, until, waiting
+from incumbent.providers.dynamodb.table import Answer, Call, Table
+from incumbent.rules import KeyState
+from incumbent.validation import (
+    check_key,
+    check_lease,
+    check_message_id,
+    check_ms,
+    check_owner,
+    check_settlement,
+    check_transfer,
+    to_json,
+)
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Claim,
+    Claimed,
+    Continued,
+    DeadLetter,
+    Failure,
+    Message,
+    MessageState,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+)
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+    from botocore.config import Config
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_MOST_PREFIX_BYTES = 255
+_MOST_SKEW_MS = 60_000
+
+
+class DynamoDBProvider:
+    """Leases and mailboxes in one DynamoDB table; ``template.yaml`` describes it.
+
+    ``client`` is a low-level client, which keeps its settings; what it repeats on its own counts as repeated (R9).
+    Without it one is made at the first call from ``boto3_session``, with waits of a second and ``boto_config`` over
+    them. ``key_prefix`` keeps applications apart in one table and holds no ``#``. ``max_clock_skew_ms`` is the most by
+    which any two callers' clocks may differ: DynamoDB has no clock to ask, so strangers wait that much longer (R3).
+
+    One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
+    that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
+    claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
+    holder leaves; one more for each dead letter, and for a refusal by a store that returns no old item. A body over
+    2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it.
+
+    Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
+    """
+
+    def __init__(
+        self,
+        *,
+        table_name: str,
+        client: "DynamoDBClient | None" = None,
+        boto3_session: "Session | None" = None,
+        boto_config: "Config | None" = None,
+        key_prefix: str = "incumbent",
+        max_clock_skew_ms: int = 1_000,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Make no connection. Raises ``ConfigurationError``."""
+        if not table_name:
+            raise ConfigurationError("table_name is empty: give the name or the ARN of the table")
+        if not 1 <= len(key_prefix.encode()) <= _MOST_PREFIX_BYTES:
+            raise ConfigurationError(f"key_prefix is {key_prefix!r}: give 1 to {_MOST_PREFIX_BYTES} bytes")
+        if "#" in key_prefix:
+            raise ConfigurationError(f"key_prefix is {key_prefix!r}: '#' is what stands between it and the key")
+        if client is not None and (boto3_session is not None or boto_config is not None):
+            raise ConfigurationError("give client, or boto3_session and boto_config, not both")
+        check_ms("max_clock_skew_ms", max_clock_skew_ms, 0, _MOST_SKEW_MS)
+        table = Table(table_name, client=client, session=boto3_session, config=boto_config, clock=clock)
+        self._clock = clock
+        self._table = table
+        self._steps = Steps(table, prefix=key_prefix, skew_ms=max_clock_skew_ms, clock=clock)
+        self._grants = Grants()
+
+    # --- the lease
+
+    def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
+        """R2."""
+        check_lease(key, owner, ttl_ms)
+        call = self._steps.call("acquire_lease", key, owner, ttl_ms=ttl_ms)
+        skew_ms = self._steps.skew_ms
+
+        def quick(now_ms: int) -> tuple[Update, rules.Granted | rules.Held]:
+            update = updates.acquire(owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
+            return update, rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
+
+        def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Held]:
+            return rules.acquire(state, when.now_ms, owner, ttl_ms, skew_ms)
+
+        step = self._steps.step(call, self._table.update(call, quick), rule)
+        answer = step.answer
+        if isinstance(step.said, rules.Held):
+            expires = self._steps.free_in_ms(answer)
+            return Acquisition(acquired=False, owner=step.said.owner, expires_in_ms=expires)
+        self._grants.remember(key, owner, answer.record)
+        return Acquisition(
+            acquired=True,
+            owner=owner,
+            fence=answer.record.state.fence,
+            expires_in_ms=expires_in_ms(answer),
+            deadline=until(answer, ttl_ms),
+        )
+
+    def get_lease_owner(self, key: str) -> str | None:
+        """R3."""
+        call = self._steps.call("get_lease_owner", check_key(key))
+        return self._steps.owner(self._table.read(call))
+
+    def release_lease(self, key: str, owner: str) -> None:
+        """R5."""
+        check_owner(owner, check_key(key))
+        call = self._steps.call("release_lease", key, owner)
+        fence, seen = self._grants.recall(key, owner)
+
+        def quick(now_ms: int) -> tuple[Update, bool]:
+            return updates.release(owner, fence, empty="mail" not in seen, now_ms=now_ms), True
+
+        def rule(state: KeyState, when: When) -> tuple[KeyState, bool]:
+            return rules.release(state, when.now_ms, owner, fence), True
+
+        self._steps.step(call, self._table.update(call, quick), rule, held=True)
+        self._grants.forget(key, owner)
+
+    def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
+        """R4."""
+        check_lease(key, owner, ttl_ms)
+        call = self._steps.call("renew_lease", key, owner, ttl_ms=ttl_ms)
+        return self._renew(call, owner, ttl_ms).said != "lost"
+
+    def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
+        """R6."""
+        check_transfer(key, from_owner, to_owner, ttl_ms)
+        call = self._steps.call("transfer_lease", key, from_owner, to_owner, ttl_ms=ttl_ms)
+        fence, _ = self._grants.recall(key, from_owner)
+
+        def quick(now_ms: int) -> tuple[Update, bool | rules.Unknown]:
+            return updates.transfer(from_owner, to_owner, fence, ttl_ms=ttl_ms, now_ms=now_ms), True
+
+        def rule(state: KeyState, when: When) -> tuple[KeyState, bool | rules.Unknown]:
+            return rules.transfer(state, when.now_ms, from_owner, to_owner, ttl_ms, fence=fence, repeated=when.repeated)
+
+        step = self._steps.step(call, self._table.update(call, quick), rule, held=True)
+        if step.said == "unknown":
+            raise in_doubt(call)
+        self._grants.forget(key, from_owner)
+        if step.said:
+            self._grants.remember(key, to_owner, step.answer.record)
+        return bool(step.said)
+
+    # --- the mailbox
+
+    def claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None = None,
+        as_ticket: bool = False,
+        route: bool = True,
+        origin: Origin | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Claim:
+        """M1. ``MessageTooLarge`` comes at 384 KiB whatever the policy says: DynamoDB's items end at 400."""
+        check_lease(key, owner, ttl_ms)
+        names, text = [owner], ""
+        if ticket is not None:
+            names.append(check_owner(ticket, key, "the ticket"))
+        if message is not None:
+            names.append(check_message_id(message.id, key))
+            most_bytes = min(policy.max_message_bytes, item.MOST_BODY_BYTES)
+            text = to_json(message.event, key=key, message_id=message.id, most_bytes=most_bytes)
+        outcome, record = Claiming(
+            steps=self._steps,
+            call=self._steps.call("claim", key, *names, ttl_ms=ttl_ms),
+            owner=owner,
+            ttl_ms=ttl_ms,
+            message_id=None if message is None else message.id,
+            text=text,
+            policy=policy,
+            ticket=ticket,
+            as_ticket=as_ticket,
+            route=route,
+            origin=origin,
+        ).carry_out()
+        if isinstance(outcome, Claimed):
+            self._grants.remember(key, owner, record)
+        return outcome
+
+    def settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Released | Continued:
+        """M2."""
+        check_lease(key, owner, ttl_ms)
+        others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
+        check_settlement(key, handled, others, next_owner, ticket)
+        successor = next_owner or ticket
+        names = [owner, *handled, *others, *([successor] if successor else [])]
+        call = self._steps.call("settle", key, *names, ttl_ms=ttl_ms)
+        fence, seen = self._grants.recall(key, owner)
+
+        def rule(
+            state: KeyState, when: When
+        ) -> tuple[KeyState, rules.Granted | rules.Freed | rules.Lost | rules.Unknown]:
+            return rules.settle(
+                state,
+                when.now_ms,
+                owner,
+                ttl_ms,
+                handled=handled,
+                failed=failed,
+                dropped=dropped,
+                deferred=deferred,
+                policy=policy,
+                next_owner=next_owner,
+                ticket=ticket,
+                fence=fence,
+                repeated=when.repeated,
+            )
+
+        shown: Answer[rules.Granted | rules.Freed | rules.Lost | rules.Unknown] = self._shown(call, owner, fence, seen)
+        step = self._steps.step(call, shown, rule, held=True, closes=successor is not None)
+        answer = step.answer
+        match step.said:
+            case rules.Granted():
+                self._grants.forget(key, owner)
+                self._grants.remember(key, step.said.owner, answer.record)
+                given = () if ticket is not None else rules.given(answer.record.state)
+                return Continued(
+                    owner=step.said.owner,
+                    fence=answer.record.state.fence,
+                    messages=self._steps.messages(call, given),
+                    waiting=waiting(answer),
+                    expires_in_ms=expires_in_ms(answer),
+                    deadline=until(answer, ttl_ms),
+                )
+            case rules.Freed():
+                self._grants.forget(key, owner)
+                return Released(left=len(answer.record.state.mail))
+            case "lost":
+                raise self._lost(call, owner, answer)
+            case _:
+                raise in_doubt(call)
+
+    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+        """R4, M2."""
+        check_lease(key, owner, ttl_ms)
+        call = self._steps.call("beat", key, owner, ttl_ms=ttl_ms)
+        step = self._renew(call, owner, ttl_ms)
+        if step.said == "lost":
+            raise self._lost(call, owner, step.answer)
+        return Beat(
+            fence=step.answer.record.state.fence,
+            waiting=waiting(step.answer),
+            expires_in_ms=expires_in_ms(step.answer),
+            deadline=until(step.answer, ttl_ms),
+        )
+
+    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+        """M6. What a beat has told of already is delivered in the first request, the rest in a second."""
+        check_lease(key, owner, ttl_ms)
+        call = self._steps.call("take", key, owner, ttl_ms=ttl_ms)
+        fence, seen = self._grants.recall(key, owner)
+        known = item.decode(seen, key=key, names=call.names)
+
+        def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
+            return rules.take(state, when.now_ms, owner, ttl_ms, fence)
+
+        def first(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
+            new, said = rule(known.state, When(now_ms, repeated=False))
+            if new.mail == known.state.mail:  # nothing is known to wait, or nothing is known
+                return updates.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms), said
+            shard = self._steps.shard(call)
+            change = updates.Change(record=known, new=new, shard=shard, skew_ms=self._steps.skew_ms, held=True)
+            return change.update(now_ms), said
+
+        # What the first request has shown is asked again: something may have come that is to be given.
+        shown = replace(self._table.update(call, first), said=None)
+        step = self._steps.step(call, shown, rule, held=True)
+        if step.said == "lost":
+            raise self._lost(call, owner, step.answer)
+        self._grants.remember(key, owner, step.answer.record)
+        given = [stored for stored in rules.given(step.answer.record.state) if stored.id not in have]
+        return self._steps.messages(call, given)
+
+    def peek(self, key: str) -> Sequence[Message]:
+        """M3. A body that TTL has taken shows as ``None``."""
+        call = self._steps.call("peek", check_key(key))
+        stored = self._table.read(call).record.state.mail
+        return tuple(
+            item.message_of(message, self._steps.text(call, message.id, message.body) or "null") for message in stored
+        )
+
+    def orphans(self, limit: int) -> Iterable[Orphan]:
+        """M8. Reads the index and each key in it that may be an orphan by now, long runs included."""
+        return archive.orphans(self._steps, limit)
+
+    # --- the archive
+
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
+        """M5."""
+        check_message_id(message_id, check_key(key))
+        answer = self._table.read(self._steps.call("find", key, message_id))
+        return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms)
+
+    def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
+        """M6. For all keys it reads the whole table."""
+        return archive.dead_letters(self._steps, key if key is None else check_key(key), limit)
+
+    def redrive(self, key: str, message_id: str) -> bool:
+        """M6."""
+        check_message_id(message_id, check_key(key))
+        return archive.redrive(self._steps, self._steps.call("redrive", key, message_id), message_id)
+
+    def purge(self, key: str, message_id: str) -> bool:
+        """M6."""
+        check_message_id(message_id, check_key(key))
+        call = self._steps.call("purge", key, message_id)
+        gone = self._table.delete(call, item.dead_name(message_id))
+        if gone is None:
+            raise LeaseUnavailable(
+                f"purge of key {key!r}: a reply was lost; dead letter {message_id!r} is gone, by this call or before",
+                key=key,
+            )
+        return gone
+
+    # --- parts
+
+    def _renew(self, call: Call, owner: str, ttl_ms: int) -> Step[rules.Granted | rules.Lost]:
+        fence, _ = self._grants.recall(call.key, owner)
+
+        def quick(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
+            update = updates.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms)
+            return update, rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
+
+        def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
+            return rules.renew(state, when.now_ms, owner, ttl_ms, fence)
+
+        step = self._steps.step(call, self._table.update(call, quick), rule, held=True)
+        if step.said != "lost":
+            self._grants.remember(call.key, owner, step.answer.record)
+        return step
+
+    def _shown(self, call: Call, owner: str, fence: int | None, seen: item.Item) -> Answer[Any]:
+        """The tenure as it was last seen; read where it is not remembered or seems to be over."""
+        if seen:
+            record = item.decode(seen, key=call.key, names=call.names)
+            sent = self._clock.now()
+            if rules.owned_by(record.state, owner, sent.wall_ms, fence):
+                return Answer(applied=False, record=record, sent=sent)
+        return self._table.read(call)
+
+    def _lost(self, call: Call, owner: str, answer: Answer[Any]) -> LeaseLost:
+        self._grants.forget(call.key, owner)
+        holder = self._steps.owner(answer)
+        return LeaseLost(
+            f"{call.name} of key {call.key!r}: owner {owner!r} does not hold it any more (holder: {holder!r}); nothing "
+            "was changed, and what was not settled is still there",
+            key=call.key,
+            owner=owner,
+            holder=holder,
+        )

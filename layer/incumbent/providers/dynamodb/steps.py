@@ -1,0 +1,209 @@
+"""Carries out one step of the rules: decide on the record that the table has shown, and write exactly that."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeAlias, TypeVar
+
+from incumbent import rules
+from incumbent.clock import Clock, Moment, deadline
+from incumbent.errors import LeaseUnavailable
+from incumbent.providers.dynamodb import item, updates
+from incumbent.providers.dynamodb.expression import Update
+from incumbent.providers.dynamodb.item import Record, Reference
+from incumbent.providers.dynamodb.table import Answer, Call, Table
+from incumbent.rules import KeyState, Stored
+from incumbent.values import Message
+
+A = TypeVar("A")
+
+MOST_ROUNDS = 8  # how often one call decides anew because somebody else's write came first
+LEAST_BUDGET_MS = 500
+MOST_BUDGET_MS = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """When a rule is asked: by which time, and whether an earlier try may have taken effect (R9)."""
+
+    now_ms: int
+    repeated: bool
+
+
+# What the rules say of a state.
+Rule: TypeAlias = Callable[[KeyState, When], tuple[KeyState, A]]
+# How the step from a record to a state is written, at a time.
+Write: TypeAlias = Callable[[Record, KeyState, int], Update]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Generic[A]):
+    """The end of a step: what the rules said, and the answer of the table that it rests on."""
+
+    said: A
+    answer: Answer[A]
+
+
+class Steps:
+    """The steps of one provider's keys."""
+
+    def __init__(self, table: Table, *, prefix: str, skew_ms: int, clock: Clock) -> None:
+        self.table = table
+        self.prefix = prefix
+        self.skew_ms = skew_ms
+        self.clock = clock
+
+    def call(self, name: str, key: str, *names: str, ttl_ms: int | None = None) -> Call:
+        """A call whose tries may take a third of the ttl, so that a renewal has another chance after it."""
+        budget_ms = MOST_BUDGET_MS if ttl_ms is None else min(max(ttl_ms // 3, LEAST_BUDGET_MS), MOST_BUDGET_MS)
+        return Call(name=name, key=key, pk=item.partition(self.prefix, key), budget_ms=budget_ms, names=names)
+
+    def shard(self, call: Call) -> str:
+        """Where the key stands in the orphans' index."""
+        return item.shard_of(self.prefix, call.key)
+
+    def step(
+        self,
+        call: Call,
+        shown: Answer[A],
+        rule: Rule[A],
+        *,
+        held: bool = False,
+        closes: bool = False,
+        write: Write | None = None,
+    ) -> Step[A]:
+        """Decide on what was shown and write it, anew after each refusal; a step that changes nothing writes nothing.
+
+        What is shown as applied, with something said, is the end already.
+
+        ``held`` and ``closes`` as in ``updates.Change``, unless ``write`` writes it. Raises ``LeaseUnavailable`` when
+        other writes came first too often.
+        """
+        for _ in range(MOST_ROUNDS):
+            if shown.applied and shown.said is not None:
+                return Step(said=shown.said, answer=shown)
+            new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated))
+            if new == shown.record.state:
+                return Step(said=said, answer=shown)
+            shown = self.attempt(call, shown, rule, held=held, closes=closes, write=write)
+        raise contended(call)
+
+    def attempt(
+        self,
+        call: Call,
+        shown: Answer[A],
+        rule: Rule[A],
+        *,
+        held: bool = False,
+        closes: bool = False,
+        write: Write | None = None,
+    ) -> Answer[A]:
+        """Write once what the rules decide on what was shown, dead letters before and large bodies after it."""
+        record, before = shown.record, shown.record.state
+        dead = rule(before, When(shown.now_ms, shown.repeated))[0].dead
+        for rank, letter in enumerate(dead):
+            text = self.text(call, letter.id, letter.body) or "null"
+            self.table.put(call, item.dead_item(call.pk, replace(letter, body=text), rank))
+        left: list[Stored] = []
+
+        def plan(now_ms: int) -> tuple[Update, A] | None:
+            # The clock never goes back behind the refusal: that would overrule it.
+            now_ms = max(now_ms, shown.now_ms)
+            new, said = rule(before, When(now_ms, shown.repeated))
+            if new == before or [letter.id for letter in new.dead] != [letter.id for letter in dead]:
+                return None
+            kept = {message.id for message in new.mail}
+            left[:] = [message for message in before.mail if message.id not in kept]
+            if write is not None:
+                return write(record, new, now_ms), said
+            change = updates.Change(
+                record=record, new=new, shard=self.shard(call), skew_ms=self.skew_ms, held=held, closes=closes
+            )
+            return change.update(now_ms), said
+
+        answer = self.table.update(call, plan, repeated=shown.repeated)
+        # What the record does not tell of any more is nobody's; what it does not tell of yet is not dead.
+        self.sweep_bodies(call, left, answer.record)
+        buried = {item.digest(trace.id) for trace in answer.record.state.ended if trace.outcome == "dead"}
+        for letter in dead:
+            if item.digest(letter.id) not in buried:
+                self.table.sweep(call, item.dead_name(letter.id))
+        return answer
+
+    def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
+        """Delete the large bodies of messages that a record does not hold any more."""
+        needed = {(message.id, message.body) for message in record.state.mail}
+        for message in messages:
+            if isinstance(message.body, Reference) and (message.id, message.body) not in needed:
+                self.table.sweep(call, item.body_name(message.id, message.body))
+
+    def text(self, call: Call, message_id: str, body: str) -> str | None:
+        """The text of a message; a large one is read, and ``None`` when TTL has taken it."""
+        if not isinstance(body, Reference):
+            return body
+        found = self.table.get(call, item.body_name(message_id, body))
+        if found is None:
+            return None
+        item.check_version(found, key=call.key)
+        return str(found["body"]["S"])
+
+    def messages(
+        self, call: Call, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None
+    ) -> tuple[Message, ...]:
+        """Messages for a run, with their texts; ``own`` are texts that the caller has at hand.
+
+        Raises ``LeaseUnavailable`` for a message whose text is gone: after 14 days TTL takes it. Its delivery is
+        counted, so that it becomes a dead letter in the end.
+        """
+        found: list[Message] = []
+        for message in stored:
+            text = (own or {}).get((message.id, message.body)) or self.text(call, message.id, message.body)
+            if text is None:
+                raise LeaseUnavailable(
+                    f"{call.name} of key {call.key!r}: the body of message {message.id!r} is gone, as it was stored "
+                    "more than 14 days ago; it becomes a dead letter when its attempts are used up",
+                    key=call.key,
+                )
+            found.append(item.message_of(message, text))
+        return tuple(found)
+
+    def owner(self, answer: Answer[A]) -> str | None:
+        """Who holds the key, by the strangers' edge (R3)."""
+        state = answer.record.state
+        return state.owner if rules.owned(state, answer.now_ms, self.skew_ms) else None
+
+    def free_in_ms(self, answer: Answer[A]) -> int:
+        """How long strangers wait at most, unless the lease is renewed."""
+        return answer.record.state.expires_ms + self.skew_ms - answer.now_ms
+
+
+def until(answer: Answer[A], ttl_ms: int) -> Moment:
+    """R12: until when the owner may believe: from the try that answered, and from the item's own expiry."""
+    return deadline(answer.sent, ttl_ms, expires_in_ms(answer))
+
+
+def expires_in_ms(answer: Answer[A]) -> int:
+    """How long the lease in the record lives, from the sending on."""
+    return answer.record.state.expires_ms - answer.now_ms
+
+
+def waiting(answer: Answer[A]) -> int:
+    """How many messages are due that the present tenure was not given."""
+    return len(rules.due(answer.record.state, answer.now_ms))
+
+
+def contended(call: Call) -> LeaseUnavailable:
+    """The error of a call whose every write came after somebody else's."""
+    return LeaseUnavailable(
+        f"{call.name} of key {call.key!r}: other writes came first {MOST_ROUNDS} times in a row, so this one was not "
+        "applied; repeat it",
+        key=call.key,
+    )
+
+
+def in_doubt(call: Call) -> LeaseUnavailable:
+    """The error of a call of which an earlier try may have taken effect, with nothing left to tell by (R9)."""
+    return LeaseUnavailable(
+        f"{call.name} of key {call.key!r}: a reply was lost, and the record does not tell any more whether that try "
+        "took effect; the caller does not hold the key now",
+        key=call.key,
+    )

@@ -1,0 +1,280 @@
+"""Asks the table: each request with its tries, what a refusal has shown, and errors told apart."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoRegionError
+
+from incumbent.clock import Clock, Moment
+from incumbent.errors import ConfigurationError, LeaseUnavailable
+from incumbent.providers.dynamodb.expression import Update
+from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, typed
+from incumbent.tries import ask
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+A = TypeVar("A")
+
+# The inner retries are off, since repeating is ours (R9). botocore's own waits are 60 s (H10).
+OUR_CONFIG = Config(
+    connect_timeout=1,
+    read_timeout=1,
+    retries={"total_max_attempts": 1, "mode": "standard"},
+    tcp_keepalive=True,
+)
+_BATCH = 50
+_MOST_BATCHES = 20  # of one reading, beyond those that it needs: DynamoDB may leave keys unread
+_PAUSE_MS = 50
+
+_REFUSED = "ConditionalCheckFailedException"
+_PASSING = frozenset(
+    {
+        "InternalServerError",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "Throttling",
+        "ThrottlingException",
+        "TransactionConflictException",
+    }
+)
+_ADVICE: Mapping[str, str] = {
+    "ResourceNotFoundException": "the table, or its index, is not there: check table_name and the Region",
+    "AccessDeniedException": "the function's role may not do this: allow it on the table and its index",
+    "UnrecognizedClientException": "the credentials are not those of this account",
+    "ExpiredTokenException": "the credentials have expired",
+    "ValidationException": "DynamoDB refuses the request as such: check that the table's keys are pk and sk, strings",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of the contract: what its requests have in common. ``names`` are the owners and ids it mentions."""
+
+    name: str
+    key: str
+    pk: str
+    budget_ms: int
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[A]):
+    """What the table said to an update.
+
+    ``record`` is the item after it or, where it was refused, the one that refused it. ``sent`` is when the try that
+    was answered was sent. ``repeated`` says that an earlier try may have taken effect (R9). ``said`` is what the call
+    answers if the update was applied.
+    """
+
+    applied: bool
+    record: Record
+    sent: Moment
+    repeated: bool = False
+    said: A | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """The time that the request itself named (H16)."""
+        return self.sent.wall_ms
+
+
+class Table:
+    """One table and the client to it, which is made at the first request."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: "DynamoDBClient | None",
+        session: boto3.session.Session | None,
+        config: Config | None,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._client = client
+        self._session = session
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._returns_old = False
+
+    @property
+    def client(self) -> "DynamoDBClient":
+        """The client that was given, or one of our own."""
+        with self._lock:
+            if self._client is None:
+                config = OUR_CONFIG if self._config is None else OUR_CONFIG.merge(self._config)
+                try:
+                    session = self._session or boto3.session.Session()
+                    self._client = session.client("dynamodb", config=config)
+                except (BotoCoreError, ValueError) as cause:
+                    advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
+                    raise ConfigurationError(f"no client for DynamoDB can be made ({cause}): {advice}") from cause
+            return self._client
+
+    # --- the lease item
+
+    def update(
+        self, call: Call, plan: Callable[[int], tuple[Update, A] | None], *, repeated: bool = False
+    ) -> Answer[A]:
+        """Send an update until it is applied or refused.
+
+        ``plan`` makes it from the time of each try; when it makes none, there is nothing to write at that time, and
+        the item is read instead. ``repeated`` carries on what earlier requests of the same call left in doubt.
+        """
+        doubt = repeated
+
+        def send(number: int, sent: Moment) -> Answer[A] | None:
+            nonlocal doubt
+            doubt = doubt or number > 1
+            planned = plan(sent.wall_ms)
+            if planned is None:
+                return None
+            update, said = planned
+            try:
+                found: Mapping[str, Any] = self.client.update_item(**update.request(self._name, _key(call.pk, LEASE)))
+            except ClientError as error:
+                if error.response["Error"]["Code"] != _REFUSED:
+                    raise
+                doubt = doubt or self._tried_inside(error.response)
+                refused: Mapping[str, Any] = error.response
+                old = refused.get("Item")
+                if old is None and not self._returns_old:
+                    return None
+                self._returns_old = True  # from now on a refusal without one means that there is no item
+                return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
+            doubt = doubt or self._tried_inside(found)
+            record = self._decode(call, found["Attributes"])
+            return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
+
+        return self._ask(call, send) or replace(self.read(call), repeated=doubt)
+
+    def read(self, call: Call) -> Answer[Any]:
+        """Read the lease item as it stands, after every write that was answered."""
+
+        def send(_: int, sent: Moment) -> Answer[Any]:
+            return Answer(applied=False, record=self._decode(call, self._get(call.pk, LEASE)), sent=sent)
+
+        return self._ask(call, send)
+
+    def read_many(self, calls: Mapping[str, Call]) -> Iterator[Item]:
+        """Read the lease items of several partition keys, in no order; those that are gone are left out."""
+        wanted: list[Any] = [_key(pk, LEASE) for pk in calls]
+        batches_left = len(wanted) // _BATCH + _MOST_BATCHES
+        while wanted:
+            batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
+            call = calls[batch[0]["pk"]["S"]]
+            found = self._ask(call, self._reading(batch))
+            yield from found["Responses"].get(self._name, [])
+            unread = found.get("UnprocessedKeys", {}).get(self._name)
+            if unread:
+                batches_left -= 1
+                if not batches_left:
+                    raise LeaseUnavailable(
+                        f"{call.name}: DynamoDB left {len(wanted) + len(unread['Keys'])} records unread: it is "
+                        "throttling; repeat it"
+                    )
+                self._clock.sleep_ms(_PAUSE_MS)
+                wanted = [*unread["Keys"], *wanted]
+
+    # --- the other items
+
+    def get(self, call: Call, sk: str) -> Item | None:
+        """Read an item."""
+        return self._ask(call, lambda *_: self._get(call.pk, sk))
+
+    def put(self, call: Call, item: Item) -> None:
+        """Write a whole item, whatever stood there."""
+        written: Any = item
+        self._ask(call, lambda *_: self.client.put_item(TableName=self._name, Item=written))
+
+    def delete(self, call: Call, sk: str) -> bool | None:
+        """Delete an item and say whether it was there; ``None`` if an earlier try may have deleted it."""
+
+        def send(number: int, _: Moment) -> tuple[bool | None]:
+            found = self.client.delete_item(TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD")
+            if found.get("Attributes"):
+                return (True,)
+            return (None if number > 1 or self._tried_inside(found) else False,)
+
+        return self._ask(call, send)[0]
+
+    def sweep(self, call: Call, sk: str) -> None:
+        """Delete an item that nobody needs any more; where that fails, TTL will."""
+        try:
+            self.client.delete_item(TableName=self._name, Key=_key(call.pk, sk))
+        except (BotoCoreError, ClientError):
+            return
+
+    def query(self, call: Call, **request: Any) -> Iterator[Item]:
+        """All items that a query finds, page by page."""
+        return self._pages(call, lambda **more: self.client.query(TableName=self._name, **request, **more))
+
+    def scan(self, call: Call, **request: Any) -> Iterator[Item]:
+        """All items that a scan finds, page by page. It reads the whole table."""
+        return self._pages(call, lambda **more: self.client.scan(TableName=self._name, **request, **more))
+
+    # --- parts
+
+    def _pages(self, call: Call, page: Callable[..., Any]) -> Iterator[Item]:
+        further: dict[str, Any] = {}
+        while True:
+            found = self._ask(call, lambda *_: page(**further))  # noqa: B023 - called before further changes
+            yield from found["Items"]
+            if "LastEvaluatedKey" not in found:
+                return
+            further = {"ExclusiveStartKey": found["LastEvaluatedKey"]}
+
+    def _reading(self, batch: list[Any]) -> Callable[[int, Moment], Any]:
+        request: Any = {self._name: {"Keys": batch, "ConsistentRead": True}}
+        return lambda *_: self.client.batch_get_item(RequestItems=request)
+
+    def _get(self, pk: str, sk: str) -> Item | None:
+        return self.client.get_item(TableName=self._name, Key=_key(pk, sk), ConsistentRead=True).get("Item")
+
+    @staticmethod
+    def _decode(call: Call, item: Item | None) -> Record:
+        return decode(item or {}, key=call.key, names=call.names)
+
+    def _tried_inside(self, response: Mapping[str, Any]) -> bool:
+        """Whether the client itself has repeated the request: then even our first try was a repetition (R9)."""
+        retries: Mapping[str, object] = getattr(self.client.meta.config, "retries", None) or {}
+        at_most = 0 if retries.get("total_max_attempts") == 1 else 1
+        return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", at_most))
+
+    def _ask(self, call: Call, send: Callable[[int, Moment], A]) -> A:
+        return ask(
+            send,
+            clock=self._clock,
+            call=call.name,
+            key=call.key,
+            budget_ms=call.budget_ms,
+            errors=(BotoCoreError, ClientError),
+            explain=_explain,
+        )
+
+
+def _key(pk: str, sk: str) -> dict[str, Any]:
+    return {"pk": typed(pk), "sk": typed(sk)}
+
+
+def _explain(error: Exception) -> tuple[bool, str]:
+    """Whether asking again may help, and what to do."""
+    if isinstance(error, ClientError):
+        code = error.response["Error"]["Code"]
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _PASSING or status >= 500:  # noqa: PLR2004 - the store's fault, by HTTP
+            return True, "DynamoDB is throttling or in trouble: repeat it"
+        return False, _ADVICE.get(code, "DynamoDB refuses it, and repeating does not help: see the cause")
+    if isinstance(error, HTTPClientError):
+        return True, "the connection failed or took too long: repeat it; check the network and the endpoint"
+    return False, "botocore cannot send it: check credentials and configuration"
