@@ -127,6 +127,7 @@ def test_thread_function_may_do_what_it_does_and_no_more(template: dict[str, Any
     assert {each["Sid"]: set(as_list(each["Action"])) for each in statements(function)} == {
         "GoOnInTheNextInvocation": {"lambda:InvokeFunction"},
         "LeasesAndMailboxes": {
+            "dynamodb:BatchGetItem",
             "dynamodb:GetItem",
             "dynamodb:PutItem",
             "dynamodb:UpdateItem",
