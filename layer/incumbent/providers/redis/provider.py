@@ -324,7 +324,8 @@ class RedisProvider:
 
         A key whose records this version cannot read is left out, and raises ``StoredFormatUnknown`` after the others.
         """
-        found: list[tuple[int, str, Orphan]] = []
+        found: list[tuple[int, str, str | None, int]] = []
+        now = 0
         unread: StoredFormatUnknown | None = None
         for key in self._keys_with("mail", call="orphans"):
             try:
@@ -333,12 +334,11 @@ class RedisProvider:
                 unread = unread or error
                 continue
             if answer[0] == b"orphan":
-                _, since, now, target, waiting = answer
-                age_ms = int(now) - int(since)
-                orphan = Orphan(key=key, target=_text(target) or None, age_ms=age_ms, waiting=waiting)
-                found.append((int(since), key, orphan))
-        for _, _, orphan in heapq.nsmallest(limit, found, key=lambda each: each[:2]):
-            yield orphan
+                _, since, at, target, waiting = answer
+                now = max(now, int(at))
+                found.append((int(since), key, _text(target) or None, waiting))
+        for since, key, wakes, waiting in heapq.nsmallest(limit, found, key=lambda each: each[:2]):
+            yield Orphan(key=key, target=wakes, age_ms=now - since, waiting=waiting)
         if unread is not None:
             raise unread
 

@@ -321,7 +321,7 @@ def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for
         case AuthenticationError() | AuthorizationError() | NoPermissionError():
             return False, (
                 "the server refuses these credentials, or they may not do this: check user, password and ACL "
-                "(EVAL, EVALSHA, GET and SCAN, on keys <prefix>:lease:* and {<prefix>:lease:*)"
+                "(+@read +@write +@scripting -@dangerous +time ~<prefix>:lease:* ~{<prefix>:lease:*)"
             )
         case OutOfMemoryError():
             return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"

@@ -1,0 +1,1456 @@
+"""What is special to the Redis provider: its wire format, lost replies, formats, errors, requests, settings."""
+
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.crc import key_slot
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.contract import is_archive, is_lease_provider, is_mailbox
+from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, LeaseUnavailable, StoredFormatUnknown
+from incumbent.providers import from_env
+from incumbent.providers.redis import RedisProvider
+from incumbent.providers.redis.names import COMPANIONS, Names
+from incumbent.testing import servers
+from incumbent.testing.clock import FakeClock
+from incumbent.testing.servers import ValkeyServer
+from incumbent.values import (
+    Busy,
+    Claimed,
+    Continued,
+    DeadLetter,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Routed,
+)
+from tests.conformance.test_redis import pass_time, unique_prefix
+
+TTL_MS = 30_000
+DAY_MS = 86_400_000
+EVERYTHING = 10_000
+ONCE = Policy(max_attempts=1)
+
+
+def message(number: int | str = 1) -> Message:
+    """A message whose event tells it from others."""
+    return Message(id=f"m{number}", event={"number": number})
+
+
+def ids(messages: Any) -> list[str]:
+    """The ids, in order."""
+    return [each.id for each in messages]
+
+
+class Client(redis.Redis):
+    """A client that repeats nothing by itself, keeps what it sent, and can lose requests and replies."""
+
+    def __init__(self, port: int, **settings: Any) -> None:
+        super().__init__(port=port, retry=Retry(NoBackoff(), 0), protocol=2, driver_info=None, **settings)
+        self.sent: list[tuple[Any, ...]] = []
+        self.faults: list[str] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send it, or say that the connection broke: before the request came, or before its reply did."""
+        self.sent.append(args)
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "request lost":
+            self.meanwhile()
+            raise redis.ConnectionError("the connection broke")
+        answer = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        if fault == "reply lost":
+            self.meanwhile()
+            raise redis.TimeoutError("no reply in time")
+        return answer
+
+
+class Box:
+    """One key on a shared server, seen by a provider and by a bare client."""
+
+    def __init__(self, port: int, prefix: str | None = None) -> None:
+        self.prefix = prefix or unique_prefix()
+        self.client = Client(port)
+        self.bare: Any = redis.Redis(port=port, decode_responses=True, protocol=2, driver_info=None)
+        self.provider = RedisProvider(client=self.client, key_prefix=self.prefix)
+        self.other = RedisProvider(client=self.bare, key_prefix=self.prefix)
+        self.key = "k"
+        self.lease, *companions = (name.decode() for name in Names(self.prefix).of(self.key))
+        self.of = dict(zip(COMPANIONS, companions, strict=True))
+
+    @property
+    def names(self) -> list[str]:
+        """All that may be kept of the key."""
+        return [self.lease, *self.of.values()]
+
+    def everything(self) -> dict[str, Any]:
+        """All that is kept of the key, byte for byte."""
+        return {name: self.client.dump(name) for name in self.names}
+
+    def claim(self, owner: str, number: int | str | None = 1, **more: Any) -> Any:
+        """Claim the key."""
+        return self.provider.claim(self.key, owner, TTL_MS, None if number is None else message(number), **more)
+
+    def settle(self, owner: str, **more: Any) -> Released | Continued:
+        """Settle."""
+        return self.provider.settle(self.key, owner, ttl_ms=TTL_MS, **more)
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass for the key."""
+        pass_time(self.bare, self.prefix, ms)
+
+
+@pytest.fixture
+def box(valkey_server: ValkeyServer) -> Iterator[Box]:
+    """A key of its own, on a server that all tests share."""
+    made = Box(valkey_server.port)
+    yield made
+    made.client.close()
+    made.bare.close()
+
+
+# --- the wire format
+
+
+class TestStrangers:
+    """The lease is what others keep under the same name: a string, with PX."""
+
+    @pytest.fixture
+    def topic(self, valkey_server: ValkeyServer) -> Iterator[Box]:
+        """A key as Mastra's RedisStreamsPubSub names it."""
+        made = Box(valkey_server.port, "mastra:topic")
+        made.bare.delete(*made.names)
+        yield made
+        made.bare.delete(*made.names)
+        made.client.close()
+        made.bare.close()
+
+    def test_lease_is_the_owner_under_a_plain_name_with_px(self, topic: Box) -> None:
+        """Byte for byte what Mastra keeps."""
+        topic.provider.acquire_lease("k", "A", TTL_MS)
+        assert topic.bare.type("mastra:topic:lease:k") == "string"
+        assert topic.bare.get("mastra:topic:lease:k") == "A"
+        assert TTL_MS - 500 <= topic.bare.pttl("mastra:topic:lease:k") <= TTL_MS
+
+    def test_strangers_lease_excludes_ours(self, topic: Box) -> None:
+        """R1: SET NX PX by a stranger, and the answer names it."""
+        assert topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS, nx=True)
+        refused = topic.provider.acquire_lease("k", "A", TTL_MS)
+        assert (refused.acquired, refused.owner) == (False, "stranger")
+        assert topic.provider.get_lease_owner("k") == "stranger"
+        assert topic.provider.renew_lease("k", "A", TTL_MS) is False
+        assert topic.provider.transfer_lease("k", "A", "B", TTL_MS) is False
+        topic.provider.release_lease("k", "A")
+        assert isinstance(topic.claim("A", None), Busy)
+        assert topic.bare.get("mastra:topic:lease:k") == "stranger"
+
+    def test_our_lease_excludes_a_stranger(self, topic: Box) -> None:
+        """R1: also after it went from run to run."""
+        topic.claim("A", 1)
+        topic.claim("B", 2)
+        assert not topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS, nx=True)
+        topic.settle("A", handled=["m1"], next_owner="A2")
+        assert not topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS, nx=True)
+        assert topic.bare.get("mastra:topic:lease:k") == "A2"
+        topic.settle("A2", handled=["m2"])
+        assert topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS, nx=True)
+
+    def test_strangers_scripts_renew_and_free_our_lease(self, topic: Box) -> None:
+        """R3: the lease is the string; whoever removes it has freed the key."""
+        first = topic.claim("A", 1)
+        renew = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end"
+        assert topic.bare.eval(renew, 1, "mastra:topic:lease:k", "A", TTL_MS * 2) == 1
+        beat = topic.provider.beat("k", "A", TTL_MS)
+        assert beat.fence == first.fence
+        assert beat.expires_in_ms > TTL_MS
+        free = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
+        assert topic.bare.eval(free, 1, "mastra:topic:lease:k", "A") == 1
+        assert topic.provider.get_lease_owner("k") is None
+        (orphan,) = topic.provider.orphans(EVERYTHING)
+        assert (orphan.key, orphan.waiting) == ("k", 1)
+        assert 0 <= orphan.age_ms < 1_000
+        with pytest.raises(LeaseLost):
+            topic.settle("A", handled=["m1"])
+        second = topic.claim("B", None)
+        assert second.fence > first.fence
+        assert ids(second.messages) == ["m1"]
+
+    def test_message_behind_a_foreign_lease_is_promised_and_an_orphan(self, topic: Box) -> None:
+        """M3, M8: a stranger does not read our mailbox, so the sweeper must know whom to wake."""
+        topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS)
+        routed = topic.claim("A", 1, origin=Origin(target="arn:f"))
+        assert routed == Routed(owner="stranger", waiting=1)
+        assert topic.claim("B", 1) == Duplicate(state="waiting", owner="stranger")
+        assert topic.provider.find("k", "m1") == "waiting"
+        assert [(each.id, each.promised) for each in topic.provider.peek("k")] == [("m1", True)]
+        assert list(topic.provider.orphans(EVERYTHING)) == []
+        topic.pass_time(TTL_MS)
+        (orphan,) = topic.provider.orphans(EVERYTHING)
+        assert (orphan.key, orphan.target, orphan.waiting) == ("k", "arn:f", 1)
+        assert ids(topic.claim("C", None).messages) == ["m1"]
+
+    def test_what_a_dead_owner_was_given_waits_behind_a_foreign_lease(self, topic: Box) -> None:
+        """M8: it is nobody's: neither running, nor lost."""
+        topic.claim("A", 1)
+        topic.pass_time(TTL_MS)
+        topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS)
+        assert topic.provider.find("k", "m1") == "waiting"
+        assert topic.claim("B", 1) == Duplicate(state="waiting", owner="stranger")
+
+    def test_foreign_owner_that_speaks_to_us_has_a_tenure(self, topic: Box) -> None:
+        """R2, R4: with a fence from now on, given messages like any other, and able to settle them."""
+        topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS)
+        topic.claim("A", 1)
+        beat = topic.provider.beat("k", "stranger", TTL_MS)
+        assert beat.waiting == 1
+        assert ids(topic.provider.take("k", "stranger", TTL_MS)) == ["m1"]
+        assert topic.provider.acquire_lease("k", "stranger", TTL_MS).fence == beat.fence
+        assert topic.settle("stranger", handled=["m1"]) == Released(left=0)
+        assert topic.claim("B", 1) == Duplicate(state="handled")
+
+    @pytest.mark.parametrize("call", ["acquire", "claim", "transfer", "settle", "release", "renew"])
+    def test_foreign_owner_may_make_any_call_first(self, topic: Box, call: str) -> None:
+        """R2: whichever it is."""
+        topic.bare.set("mastra:topic:lease:k", "stranger", px=TTL_MS)
+        match call:
+            case "acquire":
+                assert topic.provider.acquire_lease("k", "stranger", TTL_MS).fence
+            case "claim":
+                assert ids(topic.claim("stranger", 1).messages) == ["m1"]
+            case "transfer":
+                assert topic.provider.transfer_lease("k", "stranger", "B", TTL_MS)
+                assert topic.provider.get_lease_owner("k") == "B"
+            case "settle":
+                assert topic.settle("stranger", handled=["m1"]) == Released(left=0)
+            case "release":
+                topic.provider.release_lease("k", "stranger")
+                assert topic.provider.get_lease_owner("k") is None
+            case _:
+                assert topic.provider.renew_lease("k", "stranger", TTL_MS * 2)
+                assert topic.bare.pttl(topic.lease) > TTL_MS
+
+    def test_strangers_lease_without_expiry_is_held_and_gets_one_when_renewed(self, topic: Box) -> None:
+        """R3: nothing is known of its end; its own owner's calls give it one."""
+        topic.bare.set("mastra:topic:lease:k", "stranger")
+        refused = topic.provider.acquire_lease("k", "A", TTL_MS)
+        assert (refused.acquired, refused.owner, refused.expires_in_ms) == (False, "stranger", None)
+        assert topic.claim("A", None) == Busy(owner="stranger", expires_in_ms=None)
+        answer = topic.claim("stranger", 1)
+        assert answer.expires_in_ms == TTL_MS
+        assert topic.bare.pttl(topic.lease) > 0
+
+    def test_strangers_owner_need_not_be_text(self, topic: Box) -> None:
+        """R2: it is still named, and still excludes us."""
+        topic.client.set("mastra:topic:lease:k", b"\xff\xfe", px=TTL_MS)
+        assert topic.provider.get_lease_owner("k") == "\\xff\\xfe"
+        assert topic.provider.acquire_lease("k", "A", TTL_MS).owner == "\\xff\\xfe"
+
+
+class TestNames:
+    """Two keys never meet, and one key's records never part."""
+
+    @pytest.mark.parametrize("key", ["k", "{", "}", "{}", "{a}b", "a{}", "%", "%7B", "{%}", "é", "\0", ":lease:", "}{"])
+    def test_all_of_a_key_lies_in_one_slot(self, key: str) -> None:
+        """One script may touch it in cluster mode."""
+        # H24: python-redis-lock, sherlock #31.
+        assert len({key_slot(name) for name in Names("incumbent").of(key)}) == 1
+
+    def test_braces_and_percent_are_written_in_codes(self) -> None:
+        """Nothing else is, so that a stranger finds the lease under the name that it expects."""
+        assert Names("a:b").of("{x}%7B é:/*")[0] == "a:b:lease:%7Bx%7D%257B é:/*".encode()
+
+    def test_key_is_read_back_from_any_of_its_names(self) -> None:
+        """And what we would never have written is no key of ours."""
+        names = Names("a")
+        for key in ("k", "{x}%7B é:/*", "}:mail", ":lease:", "\n"):
+            assert names.key_of(names.of(key)[2], "mail") == key
+        for name in (b"{a:lease:}:mail", b"{a:lease:%41%}:mail", b"{a:lease:{}:mail", b"{a:lease:\xff}:mail", b"a"):
+            assert names.key_of(name, "mail") is None
+
+    @pytest.mark.parametrize(
+        "prefix",
+        ["", "{", "a}", "a%b", "lease", "a:lease", "lease:a", "a:lease:b", "p" * 257, "\ud800", None, 7, b"a"],
+    )
+    def test_prefix_with_which_names_could_meet_is_refused(self, prefix: Any) -> None:
+        """a + b:lease:c would be a:lease:b + c."""
+        # H28: the family of awslabs lock client #93.
+        with pytest.raises(ConfigurationError):
+            RedisProvider(url="redis://127.0.0.1", key_prefix=prefix)
+
+    def test_prefix_is_matched_to_the_letter_when_keys_are_looked_for(self, valkey_server: ValkeyServer) -> None:
+        """M8: though it holds what SCAN takes for a pattern."""
+        prefixes = [f"{unique_prefix()}{ending}" for ending in ("", "*", "?", "[a]", "\\", "a", ":b")]
+        for prefix in prefixes:
+            box = Box(valkey_server.port, prefix)
+            box.claim("T", f"of {prefix}", as_ticket=True)
+            box.provider.release_lease("k", "T")
+        for prefix in prefixes:
+            box = Box(valkey_server.port, prefix)
+            assert [orphan.key for orphan in box.provider.orphans(EVERYTHING)] == ["k"]
+            assert ids(box.provider.peek("k")) == [f"mof {prefix}"]
+
+    def test_names_that_no_key_of_ours_has_are_passed_over(self, box: Box) -> None:
+        """M8: whoever put them there."""
+        box.bare.zadd(f"{{{box.prefix}:lease:%41%}}:mail", {"x": 1})
+        box.bare.zadd(f"{{{box.prefix}:lease:}}:mail", {"x": 1})
+        assert list(box.provider.orphans(EVERYTHING)) == []
+
+
+# --- what stays, and for how long
+
+
+class TestLives:
+    """What is kept for waiting messages does not end, and all else does."""
+
+    def test_all_that_a_waiting_message_needs_has_no_end(self, box: Box) -> None:
+        """M3: order, id, meta, body, and the state that says whom to wake."""
+        box.claim("A", 1)
+        assert {box.bare.pttl(box.of[each]) for each in ("state", "mail", "meta", "body")} == {-1}
+        box.pass_time(400 * DAY_MS)
+        assert ids(box.provider.peek("k")) == ["m1"]
+
+    def test_nothing_stays_for_ever_of_a_key_that_is_done(self, box: Box) -> None:
+        """The fence for a day longer than the lease, the traces for the window."""
+        box.claim("A", 1)
+        box.settle("A", handled=["m1"])
+        kept = {name for name in box.names if box.bare.exists(name)}
+        assert kept == {box.of["state"], box.of["ended"]}
+        assert DAY_MS - 1_000 <= box.bare.pttl(box.of["state"]) <= DAY_MS
+        assert 15 * 60_000 - 1_000 <= box.bare.pttl(box.of["ended"]) <= 15 * 60_000
+
+    def test_fence_outlives_the_lease_by_a_day(self, box: Box) -> None:
+        """R7: and a renewal carries it along."""
+        box.provider.acquire_lease("k", "A", 1_000)
+        assert DAY_MS <= box.bare.pttl(box.of["state"]) <= DAY_MS + 1_000
+        box.provider.renew_lease("k", "A", DAY_MS)
+        assert 2 * DAY_MS - 1_000 <= box.bare.pttl(box.of["state"]) <= 2 * DAY_MS
+
+    def test_traces_are_never_forgotten_earlier_than_was_said(self, box: Box) -> None:
+        """M5: a shorter window of a later settle does not shorten what is there."""
+        box.claim("A", 1)
+        box.settle("A", handled=["m1"], policy=Policy(window_ms=DAY_MS))
+        box.claim("B", 2)
+        box.settle("B", handled=["m2"])
+        assert box.bare.pttl(box.of["ended"]) > DAY_MS - 1_000
+
+    def test_dead_letters_are_kept_for_14_days(self, box: Box) -> None:
+        """M6: each of them, however often another one dies; and the state as long, since it says whom to wake."""
+        for day, number in enumerate((1, 2, 3)):
+            if day:
+                box.pass_time(6 * DAY_MS)
+            box.claim(f"A{number}", number, policy=ONCE, origin=Origin(target="arn:f"))
+            box.settle(f"A{number}", failed=[Failure(id=f"m{number}", error="no")], policy=ONCE)
+        assert ids(letter.message for letter in box.provider.dead_letters("k", EVERYTHING)) == ["m1", "m2", "m3"]
+        box.pass_time(3 * DAY_MS)
+        assert ids(letter.message for letter in box.provider.dead_letters("k", EVERYTHING)) == ["m2", "m3"]
+        box.claim("A4", 4, policy=ONCE)
+        box.settle("A4", failed=[Failure(id="m4", error="no")], policy=ONCE)
+        assert box.bare.zrange(box.of["dead"], 0, -1) == ["m2", "m3", "m4"]
+        box.pass_time(13 * DAY_MS)
+        assert box.provider.redrive("k", "m4")
+        (orphan,) = box.provider.orphans(EVERYTHING)
+        assert orphan.target == "arn:f"
+
+    def test_handled_ids_are_bounded(self, box: Box) -> None:
+        """M5: a key that is busy for ever does not grow for ever."""
+        # H59: refused at the 9,901st id in a trial.
+        for number in range(300):
+            box.claim(f"A{number}", number)
+            box.settle(f"A{number}", handled=[f"m{number}"])
+        assert len(box.bare.hkeys(box.of["ended"])) <= 2 * 256 + 4
+        assert box.provider.find("k", "m43") is None
+        assert box.provider.find("k", "m44") == "handled"
+
+    def test_failed_claims_are_bounded(self, box: Box) -> None:
+        """M3: so are the traces of claims whose own message failed."""
+        for number in range(300):
+            box.claim(f"A{number}", 1)
+            box.settle(f"A{number}", dropped=[Failure(id="m1", error="no")])
+        assert len(box.bare.hkeys(box.of["ended"])) <= 2 * 256 + 4
+        assert box.claim("A299", 1) == Idle()
+
+    def test_traces_of_a_redriven_letter_leave_no_hole(self, box: Box) -> None:
+        """M5, M6: the bound holds when a letter came back in between."""
+        for number in range(300):
+            box.claim(f"A{number}", number, policy=ONCE)
+            box.settle(f"A{number}", failed=[Failure(id=f"m{number}", error="no")], policy=ONCE)
+            if number % 2:
+                assert box.provider.redrive("k", f"m{number}")
+                box.claim(f"B{number}", None, policy=ONCE)
+                box.settle(f"B{number}", handled=[f"m{number}"], policy=ONCE)
+        assert box.provider.find("k", "m0") == "dead"
+        assert box.provider.find("k", "m299") == "handled"
+        first, last, count = map(int, box.bare.hget(box.of["ended"], "d").split())
+        assert (first, last, count) == (1, 300, 150)
+
+    def test_state_that_was_lost_costs_nothing_that_was_promised(self, box: Box) -> None:
+        """R7, M3: should the server evict it, the order and the fence's growth remain."""
+        first = box.claim("A", 1)
+        box.claim("B", 2)
+        box.bare.delete(box.of["state"])
+        beat = box.provider.beat("k", "A", TTL_MS)
+        assert (beat.fence, beat.waiting) == (first.fence, 1)
+        box.bare.delete(box.of["state"], box.lease)
+        second = box.claim("C", None)
+        assert second.fence > first.fence
+        assert ids(second.messages) == ["m1"]
+        assert second.waiting == 1
+
+    def test_fence_is_exact_and_follows_the_servers_clock(self, box: Box) -> None:
+        """R7: microseconds, and one more than the last where the clock is behind."""
+        # H22: an INCR counter gave one token to two holders; H30: Lua prints 1.76e+15.
+        seconds, micros = box.bare.time()
+        fence = box.provider.acquire_lease("k", "A", TTL_MS).fence
+        assert fence is not None
+        assert 0 <= fence - (seconds * 1_000_000 + micros) < 10_000_000
+        box.provider.release_lease("k", "A")
+        ahead = (seconds + 3_600) * 1_000_000 + 123_457
+        box.bare.hset(box.of["state"], "fence", ahead)
+        assert box.provider.acquire_lease("k", "B", TTL_MS).fence == ahead + 1
+        assert box.provider.transfer_lease("k", "B", "C", TTL_MS)
+        assert box.claim("C", 1).fence == ahead + 2
+        box.claim("D", 2)
+        settled = box.settle("C", handled=["m1"], next_owner="C2")
+        assert isinstance(settled, Continued)
+        assert settled.fence == ahead + 3
+
+
+# --- lost replies and late copies
+
+
+def buried(box: Box) -> None:
+    """A dead letter."""
+    box.claim("A", 1, policy=ONCE)
+    box.settle("A", failed=[Failure(id="m1", error="no")], policy=ONCE)
+
+
+def died(box: Box) -> None:
+    """m1 killed its only run."""
+    box.claim("A", 1, policy=ONCE)
+    box.pass_time(TTL_MS)
+
+
+def running(box: Box) -> None:
+    """A runs m1; m2 waits."""
+    box.claim("A", 1)
+    box.claim("B", 2)
+
+
+CALLS: dict[str, tuple[Callable[[Box], object], Callable[[RedisProvider], Any]]] = {
+    "acquire": (lambda _: None, lambda p: p.acquire_lease("k", "A", TTL_MS).fence),
+    "acquire refused": (running, lambda p: p.acquire_lease("k", "C", TTL_MS).owner),
+    "owner": (running, lambda p: p.get_lease_owner("k")),
+    "renew": (running, lambda p: p.renew_lease("k", "A", TTL_MS)),
+    "release": (running, lambda p: p.release_lease("k", "A")),
+    "transfer": (running, lambda p: p.transfer_lease("k", "A", "A2", TTL_MS)),
+    "claim": (lambda _: None, lambda p: p.claim("k", "A", TTL_MS, message())),
+    "claim routed": (running, lambda p: p.claim("k", "C", TTL_MS, message(3))),
+    "claim duplicate": (running, lambda p: p.claim("k", "C", TTL_MS, message(1))),
+    "claim as ticket": (lambda _: None, lambda p: p.claim("k", "T", TTL_MS, message(), as_ticket=True)),
+    "claim with ticket": (
+        lambda box: box.claim("T", 1, as_ticket=True),
+        lambda p: p.claim("k", "A", TTL_MS, None, ticket="T"),
+    ),
+    "claim idle": (lambda _: None, lambda p: p.claim("k", "A", TTL_MS, None)),
+    "claim dead": (
+        died,
+        lambda p: p.claim("k", "C", TTL_MS, message(1), policy=ONCE),
+    ),
+    "settle": (running, lambda p: p.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"])),
+    "settle on": (running, lambda p: p.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], next_owner="A2")),
+    "settle with ticket": (running, lambda p: p.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], ticket="T")),
+    "settle dropped": (
+        running,
+        lambda p: p.settle("k", "A", ttl_ms=TTL_MS, dropped=[Failure(id="m1", error="no")]),
+    ),
+    "settle failed": (
+        running,
+        lambda p: p.settle("k", "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="no")], next_owner="A2"),
+    ),
+    "beat": (running, lambda p: p.beat("k", "A", TTL_MS).waiting),
+    "take": (running, lambda p: p.take("k", "A", TTL_MS, have=["m1"])),
+    "peek": (running, lambda p: p.peek("k")),
+    "find": (running, lambda p: p.find("k", "m1")),
+    "dead letters": (buried, lambda p: list(p.dead_letters("k", 5))),
+    "purge": (buried, lambda p: p.purge("k", "m1")),
+    "redrive": (buried, lambda p: p.redrive("k", "m1")),
+}
+CALL = pytest.mark.parametrize("name", CALLS)
+# What a second purge or redrive finds is a mailbox without the letter, which is all that its caller wants. What a
+# second claim of a message that it has just buried finds is its own message, accepted and dead since.
+OTHERWISE_THE_SECOND_TIME = ("purge", "redrive", "claim dead")
+
+
+def timeless(value: Any) -> Any:
+    """An answer, or what is stored, without fences and times."""
+    match value:
+        case Claimed() | Continued():
+            return type(value), value.owner, [timeless(each) for each in value.messages], value.waiting
+        case Message():
+            return value.id, value.event, value.attempt, value.promised, value.last_error, value.due_at_ms > 0
+        case DeadLetter():
+            return value.key, timeless(value.message)
+        case tuple() | list():
+            return [timeless(each) for each in value]
+        case int() if type(value) is int and value > 1_000_000_000:
+            return "a fence"
+        case _:
+            return value
+
+
+def stored(box: Box) -> Any:
+    """What is stored of the key, without fences and times."""
+    state = box.bare.hgetall(box.of["state"])
+    metas = {each: json.loads(meta) for each, meta in box.bare.hgetall(box.of["meta"]).items()}
+    for meta in metas.values():
+        meta["given"] = meta["given"] == state.get("fence")
+        meta["stored"], meta["due"] = None, meta["due"] > 0
+    return (
+        box.bare.get(box.lease),
+        {name: value for name, value in state.items() if name not in ("fence", "since", "until", "left_fence")},
+        box.bare.zrange(box.of["mail"], 0, -1),
+        metas,
+        box.bare.hgetall(box.of["body"]),
+        sorted(box.bare.hkeys(box.of["ended"])),
+        box.bare.zrange(box.of["dead"], 0, -1),
+    )
+
+
+class TestLostReplies:
+    """R8: an effect happens once, and the answer is one that some try could truthfully have given."""
+
+    @CALL
+    @pytest.mark.parametrize("fault", ["request lost", "reply lost"])
+    def test_call_is_repeated_and_takes_effect_once(self, valkey_server: ValkeyServer, name: str, fault: str) -> None:
+        """The answer and all that is stored are those of a call that was not disturbed."""
+        # H1 to H4: redis-py, python-redis-lock, opentofu #4405, dynamolock #280, KCL #325, tristanls #22.
+        before, call = CALLS[name]
+        undisturbed, box = Box(valkey_server.port), Box(valkey_server.port)
+        before(undisturbed)
+        before(box)
+        expected = call(undisturbed.provider)
+        box.client.sent.clear()
+        box.client.faults = [fault]
+        answer = call(box.provider)
+        assert len(box.client.sent) == 2
+        if not (fault == "reply lost" and name in OTHERWISE_THE_SECOND_TIME):
+            assert timeless(answer) == timeless(expected)
+        assert stored(box) == stored(undisturbed)
+
+    @CALL
+    def test_script_that_runs_twice_changes_nothing_more(self, valkey_server: ValkeyServer, name: str) -> None:
+        """R8: a request that the network delivers twice, at once."""
+        before, call = CALLS[name]
+        box = Box(valkey_server.port)
+        before(box)
+        box.client.sent.clear()
+        call(box.provider)
+        (words,) = box.client.sent
+        expected = stored(box)
+        box.bare.execute_command(*words)
+        assert stored(box) == expected
+
+    def test_settle_that_was_overtaken_is_found_by_its_traces(self, box: Box) -> None:
+        """R9: its reply was lost, and meanwhile another owner came: what it handled bears its fence."""
+        box.claim("A", 1)
+        box.client.faults = ["reply lost"]
+        box.client.meanwhile = lambda: box.other.claim("k", "B", TTL_MS, message(2))
+        assert box.settle("A", handled=["m1"]) == Released(left=1)
+        assert box.provider.get_lease_owner("k") == "B"
+
+    def test_dropped_message_is_evidence_too(self, box: Box) -> None:
+        """R9: the trace of a failed claim bears the fence of the run that failed it."""
+        box.claim("A", 1)
+        box.client.faults = ["reply lost"]
+        box.client.meanwhile = lambda: box.other.claim("k", "B", TTL_MS, message(1))
+        assert box.settle("A", dropped=[Failure(id="m1", error="no")]) == Released(left=1)
+
+    @pytest.mark.parametrize("call", ["settle", "transfer"])
+    def test_repeated_call_without_evidence_does_not_know(self, box: Box, call: str) -> None:
+        """R9: LeaseUnavailable, never LeaseLost or False; and nothing was changed."""
+        box.claim("A", 1)
+
+        def overtake() -> None:
+            box.bare.delete(box.lease)
+            box.other.claim("k", "B", TTL_MS, message(2))
+
+        box.client.faults = ["request lost"]
+        box.client.meanwhile = overtake
+        with pytest.raises(LeaseUnavailable, match="'B'") as unknown:
+            CALLS[call][1](box.provider)
+        assert unknown.value.key == "k"
+        assert box.provider.get_lease_owner("k") == "B"
+        assert ids(box.provider.peek("k")) == ["m1", "m2"]
+
+    def test_first_try_that_finds_another_owner_has_lost(self, box: Box) -> None:
+        """R9: nothing that it did can have gone before."""
+        box.claim("A", 1)
+        box.bare.delete(box.lease)
+        box.other.claim("k", "B", TTL_MS, message(2))
+        with pytest.raises(LeaseLost) as lost:
+            box.settle("A", handled=["m1"])
+        assert (lost.value.key, lost.value.owner, lost.value.holder) == ("k", "A", "B")
+        assert box.provider.transfer_lease("k", "A", "A2", TTL_MS) is False
+
+    def test_client_that_repeats_by_itself_makes_every_try_a_repeated_one(self, valkey_server: ValkeyServer) -> None:
+        """R9: as redis-py does unless told otherwise."""
+        box = Box(valkey_server.port)
+        box.claim("A", 1)
+        box.bare.delete(box.lease)
+        box.claim("B", None)
+        with pytest.raises(LeaseUnavailable):
+            box.other.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"])
+        with pytest.raises(LeaseUnavailable):
+            box.other.transfer_lease("k", "A", "A2", TTL_MS)
+        assert box.other.renew_lease("k", "A", TTL_MS) is False
+        with pytest.raises(LeaseLost):
+            box.other.beat("k", "A", TTL_MS)
+        assert isinstance(box.other.settle("k", "B", ttl_ms=TTL_MS, handled=["m1"]), Released)
+
+    def test_deadline_counts_from_the_try_that_answered(self, valkey_server: ValkeyServer) -> None:
+        """R12: and never from before it."""
+        # H16: ShedLock #132.
+        client, clock = Client(valkey_server.port), FakeClock()
+        provider = RedisProvider(client=client, key_prefix=unique_prefix(), clock=clock)
+        client.faults = ["reply lost"]
+        client.meanwhile = lambda: clock.advance(1_000)
+        began = clock.now()
+        answer = provider.acquire_lease("k", "A", TTL_MS)
+        assert answer.deadline is not None
+        paused_ms = began.until(clock.now()) - 1_000
+        assert 0 < paused_ms < 100
+        assert began.until(answer.deadline) <= 1_000 + paused_ms + TTL_MS - 300
+        assert began.until(answer.deadline) > TTL_MS
+        client.close()
+
+    def test_deadline_is_no_later_than_the_store_says(self, box: Box) -> None:
+        """R12: a claim that is answered from what stands may have little left."""
+        box.claim("A", 1)
+        box.pass_time(20_000)
+        again = box.claim("A", 1)
+        assert 9_000 < again.expires_in_ms <= 10_000
+        left_ms = SYSTEM_CLOCK.now().until(again.deadline)
+        assert 8_000 < left_ms <= 10_000 - 300
+
+
+class TestLateCopies:
+    """A request that is delivered again after other calls went by."""
+
+    def late(self, box: Box, call: Callable[[], object]) -> Callable[[], Any]:
+        """Make the call, and return what delivers its request once more."""
+        box.client.sent.clear()
+        call()
+        words = box.client.sent[-1]
+        return lambda: box.bare.execute_command(*words)
+
+    def test_late_acquire_at_worst_expires(self, box: Box) -> None:
+        """R1: it owns a free key until its ttl has passed; never a held one."""
+        # H5.
+        again = self.late(box, lambda: box.provider.acquire_lease("k", "A", TTL_MS))
+        box.provider.release_lease("k", "A")
+        box.other.acquire_lease("k", "B", TTL_MS)
+        again()
+        assert box.provider.get_lease_owner("k") == "B"
+        box.other.release_lease("k", "B")
+        again()
+        assert box.provider.get_lease_owner("k") == "A"
+        box.pass_time(TTL_MS)
+        assert box.provider.get_lease_owner("k") is None
+
+    def test_late_renewal_does_not_shorten(self, box: Box) -> None:
+        """R4."""
+        # H51: found by exploring the rules.
+        box.provider.acquire_lease("k", "A", TTL_MS)
+        again = self.late(box, lambda: box.provider.renew_lease("k", "A", TTL_MS))
+        box.provider.renew_lease("k", "A", 4 * TTL_MS)
+        again()
+        assert box.bare.pttl(box.lease) > 3 * TTL_MS
+
+    def test_late_release_and_transfer_leave_the_next_owner_alone(self, box: Box) -> None:
+        """R5, R6."""
+        # H6: ShedLock #74, Terraform, Powertools, dynalock.
+        box.provider.acquire_lease("k", "A", TTL_MS)
+        transferred = self.late(box, lambda: box.provider.transfer_lease("k", "A", "B", TTL_MS))
+        released = self.late(box, lambda: box.provider.release_lease("k", "B"))
+        box.other.acquire_lease("k", "C", TTL_MS)
+        transferred()
+        released()
+        assert box.provider.get_lease_owner("k") == "C"
+
+    def test_late_release_does_not_act_on_the_owners_next_tenure(self, box: Box) -> None:
+        """R2: though an owner should not come twice, the fence tells its tenures apart."""
+        # H63: found by exploring the rules.
+        box.provider.acquire_lease("k", "A", TTL_MS)
+        released = self.late(box, lambda: box.provider.release_lease("k", "A"))
+        box.provider.acquire_lease("k", "A", TTL_MS)
+        transferred = self.late(box, lambda: box.provider.transfer_lease("k", "A", "B", TTL_MS))
+        box.provider.release_lease("k", "B")
+        box.provider.acquire_lease("k", "A", TTL_MS)
+        released()
+        transferred()
+        assert box.provider.get_lease_owner("k") == "A"
+
+    def test_late_settle_changes_nothing(self, box: Box) -> None:
+        """M2, R3."""
+        box.claim("A", 1)
+        again = self.late(box, lambda: box.settle("A", failed=[Failure(id="m1", error="no", after_ms=0)]))
+        box.claim("B", None)
+        again()
+        assert [(each.attempt, each.last_error) for each in box.provider.peek("k")] == [(2, "no")]
+        assert box.provider.get_lease_owner("k") == "B"
+
+    def test_late_claim_of_a_failed_message_does_not_store_it_again(self, box: Box) -> None:
+        """M3: its source was told; a new delivery of the same id is another claim."""
+        # H54, H42: found by exploring the rules.
+        again = self.late(box, lambda: box.claim("A", 1))
+        box.settle("A", dropped=[Failure(id="m1", error="no")])
+        assert again()[0] == "idle"
+        assert box.bare.get(box.lease) is None
+        assert ids(box.claim("B", 1).messages) == ["m1"]
+
+    def test_late_claim_of_a_handled_message_is_answered_as_it_was(self, box: Box) -> None:
+        """R8: it was routed, and has been handled since."""
+        box.claim("A", 1)
+        again = self.late(box, lambda: box.claim("B", 2))
+        box.provider.take("k", "A", TTL_MS)
+        box.settle("A", handled=["m1", "m2"])
+        assert again()[0] == "routed"
+        assert box.claim("C", 2) == Duplicate(state="handled")
+
+    def test_late_redemption_finds_the_ticket_spent(self, box: Box) -> None:
+        """M9."""
+        # H53, H62.
+        box.claim("T", 1, as_ticket=True)
+        again = self.late(box, lambda: box.claim("A", None, ticket="T"))
+        released = self.late(box, lambda: box.provider.release_lease("k", "T"))
+        box.settle("A", handled=["m1"])
+        box.claim("B", 2)
+        assert again()[0] == "busy"
+        released()
+        assert box.provider.get_lease_owner("k") == "B"
+
+
+# --- formats
+
+# What version 1 has written: A runs m1, m2 waits promised, m3 pauses; h was handled, d is dead, f was dropped by F.
+GOLDEN: dict[str, Any] = {
+    "state": {
+        "v": "1",
+        "owner": "A",
+        "fence": "1764430000000000",
+        "since": "1764430000000",
+        "until": "1764430030000",
+        "block": "0",
+        "left_how": "",
+        "keyspace": "app",
+        "target": "arn:f",
+        "request_id": "r",
+        "log_stream": "l",
+    },
+    "mail": {"m1": 3, "m2": 5, "m3": 6},
+    "meta": {
+        "m1": '{"v":1,"by":"A","promised":false,"stored":1764430000000,"attempts":1,"due":0,'
+        '"given":"1764430000000000"}',
+        "m2": '{"v":1,"by":"B","promised":true,"stored":1764430000001,"attempts":0,"due":0,"given":"0"}',
+        "m3": '{"v":1,"by":"C","promised":true,"stored":1764430000002,"attempts":2,"due":99999999999999,"given":"0",'
+        '"error":"ValueError: no"}',
+    },
+    "body": {"m1": '{"number":1}', "m2": '{"number":"é"}', "m3": "null"},
+    "ended": {
+        "v": "1",
+        "h": "1 1 1",
+        "h:1": "1764429000000000 99999999999999 1 Zh",
+        "id:h": "h:1",
+        "d": "7 7 1",
+        "d:7": "1764429000000001 99999999999999 2 YYd",
+        "id:d": "d:7",
+        "f": "2 2 1",
+        "f:2": "1764429000000002 99999999999999 1 Ff",
+        "by:F": "f:2",
+    },
+    "dead": {"d": 4},
+    "letters": {
+        "d": '{"v":1,"by":"YY","promised":true,"stored":1764420000000,"attempts":5,"due":0,"given":"1764429000000001",'
+        '"error":"KeyError","died":99999999999999}\n{"dead":true}'
+    },
+}
+
+
+def lay(box: Box, records: dict[str, Any]) -> None:
+    """Write records as they stand."""
+    box.bare.set(box.lease, "A", px=TTL_MS)
+    for companion, fields in records.items():
+        if companion in ("mail", "dead"):
+            box.bare.zadd(box.of[companion], fields)
+        else:
+            box.bare.hset(box.of[companion], mapping=fields)
+
+
+class TestFormats:
+    """M12: what this version writes is read by it and the next, and nothing unknown is guessed or lost."""
+
+    def test_records_of_version_1_are_read(self, box: Box) -> None:
+        """Each part of them."""
+        lay(box, GOLDEN)
+        assert box.provider.beat("k", "A", TTL_MS).fence == 1_764_430_000_000_000
+        assert box.provider.peek("k") == (
+            Message(id="m1", event={"number": 1}, attempt=1, stored_at_ms=1_764_430_000_000),
+            Message(id="m2", event={"number": "é"}, stored_at_ms=1_764_430_000_001, promised=True),
+            Message(
+                id="m3",
+                event=None,
+                attempt=2,
+                stored_at_ms=1_764_430_000_002,
+                due_at_ms=99_999_999_999_999,
+                promised=True,
+                last_error="ValueError: no",
+            ),
+        )
+        states = [box.provider.find("k", each) for each in ("m1", "m2", "m3", "h", "d", "f")]
+        assert states == ["running", "waiting", "waiting", "handled", "dead", None]
+        assert box.claim("F", 9) == Idle()
+        assert box.provider.claim("k", "Z", TTL_MS, Message(id="h", event=0)) == Routed(owner="A", waiting=3)
+        (letter,) = box.provider.dead_letters("k", EVERYTHING)
+        assert (letter.message.id, letter.message.event, letter.message.attempt) == ("d", {"dead": True}, 5)
+        settled = box.settle("A", handled=["m1"], next_owner="A2")
+        assert isinstance(settled, Continued)
+        assert ids(settled.messages) == ["m2"]
+        box.bare.delete(box.lease)
+        (orphan,) = box.provider.orphans(EVERYTHING)
+        assert (orphan.target, orphan.waiting) == ("arn:f", 1)
+
+    def test_what_is_written_is_version_1(self, box: Box) -> None:
+        """The same fields in each record: a change here is a change of format."""
+        buried(box)
+        box.claim("B", 2, origin=Origin(keyspace="app", target="arn:f"))
+        box.settle("B", handled=["m2"])
+        box.claim("C", 3)
+        box.settle("C", dropped=[Failure(id="m3", error="no")])
+        box.claim("D", 4)
+        box.claim("E", 5)
+        box.settle("D", failed=[Failure(id="m4", error="no")], next_owner="D2")
+        hashes = {name: box.bare.hgetall(box.of[name]) for name in ("state", "meta", "ended", "letters")}
+        assert set(hashes["state"]) == {*GOLDEN["state"], "left_owner", "left_successor", "left_fence"}
+        known = {"v", "by", "promised", "stored", "attempts", "due", "given"}
+        assert {name: set(json.loads(meta)) for name, meta in hashes["meta"].items()} == {
+            "m4": {*known, "error"},
+            "m5": known,
+        }
+        assert set(hashes["ended"]) == {
+            *("v", "h", "h:1", "id:m2", "d", "d:1", "id:m1", "f", "f:1", "by:C"),
+        }
+        meta, _, body = hashes["letters"]["m1"].partition("\n")
+        assert (set(json.loads(meta)), body) == ({*known, "error", "died"}, '{"number":1}')
+
+    def test_unknown_fields_survive(self, box: Box) -> None:
+        """In the state, in a message, in a dead letter, in what is redriven; whatever this version does to them."""
+        lay(box, GOLDEN)
+        box.bare.hset(box.of["state"], "future", "of state")
+        box.bare.hset(box.of["ended"], "future", "of traces")
+        for each in ("m1", "m2"):
+            meta = json.loads(GOLDEN["meta"][each]) | {"future": f"of {each}", "n": 7}
+            box.bare.hset(box.of["meta"], each, json.dumps(meta))
+        meta, _, body = GOLDEN["letters"]["d"].partition("\n")
+        box.bare.hset(box.of["letters"], "d", json.dumps(json.loads(meta) | {"future": "of d"}) + "\n" + body)
+
+        box.provider.beat("k", "A", TTL_MS)
+        box.claim("B", 2)
+        box.settle("A", failed=[Failure(id="m1", error="no")], next_owner="A2", policy=Policy(max_attempts=3))
+        box.settle("A2", failed=[Failure(id="m2", error="no")], policy=ONCE)
+        box.provider.redrive("k", "d")
+
+        assert box.bare.hget(box.of["state"], "future") == "of state"
+        assert box.bare.hget(box.of["ended"], "future") == "of traces"
+        metas = {each: json.loads(meta) for each, meta in box.bare.hgetall(box.of["meta"]).items()}
+        assert (metas["m1"]["future"], metas["m1"]["n"], metas["d"]["future"]) == ("of m1", 7, "of d")
+        letter = json.loads(box.bare.hget(box.of["letters"], "m2").partition("\n")[0])
+        assert (letter["future"], letter["n"]) == ("of m2", 7)
+
+    @CALL
+    @pytest.mark.parametrize("record", ["state", "ended"])
+    def test_unknown_version_is_refused_by_every_call(self, box: Box, name: str, record: str) -> None:
+        """Nothing changes; only the lease's owner, a plain string, can still be read."""
+        _, call = CALLS[name]
+        lay(box, GOLDEN)
+        box.bare.hset(box.of[record], "v", "2")
+        before = box.everything()
+        if name == "owner":
+            assert call(box.provider) == "A"
+        else:
+            with pytest.raises(StoredFormatUnknown, match=f"'{record}' has format 2"):
+                call(box.provider)
+        assert box.everything() == before
+
+    @pytest.mark.parametrize(
+        "name", ["renew", "settle on", "beat", "take", "peek", "find", "claim duplicate", "claim as ticket"]
+    )
+    def test_unknown_version_of_a_message_is_refused(self, box: Box, name: str) -> None:
+        """By every call that would read it, before it has changed anything."""
+        _, call = CALLS[name]
+        lay(box, GOLDEN)
+        if name == "claim as ticket":
+            box.bare.delete(box.lease)
+        box.bare.hset(box.of["meta"], "m1", GOLDEN["meta"]["m1"].replace('"v":1', '"v":2'))
+        before = box.everything()
+        with pytest.raises(StoredFormatUnknown, match="'meta' has format 2"):
+            call(box.provider)
+        assert box.everything() == before
+
+    @pytest.mark.parametrize("name", ["dead letters", "redrive"])
+    def test_unknown_version_of_a_letter_is_refused(self, box: Box, name: str) -> None:
+        """It is left for the version that wrote it."""
+        buried(box)
+        letter = box.bare.hget(box.of["letters"], "m1")
+        box.bare.hset(box.of["letters"], "m1", letter.replace('"v":1', '"v":2'))
+        before = box.everything()
+        with pytest.raises(StoredFormatUnknown, match="'letters' has format 2"):
+            CALLS[name][1](box.provider)
+        assert box.everything() == before
+
+    def test_sweeper_gives_the_orphans_it_can_read_and_then_says_which_it_cannot(self, box: Box) -> None:
+        """M8, M12: one newer record does not hide the others."""
+        for key in ("one", "two", "three"):
+            box.provider.claim(key, "T", TTL_MS, message(), as_ticket=True)
+            box.provider.release_lease(key, "T")
+        box.bare.hset(Names(box.prefix).of("two")[1].decode(), "v", "2")
+        found: list[Orphan] = []
+        with pytest.raises(StoredFormatUnknown, match="'two'"):
+            found.extend(box.provider.orphans(EVERYTHING))
+        assert [orphan.key for orphan in found] == ["one", "three"]
+
+    @pytest.mark.parametrize("companion", ["meta", "body", "letters"])
+    def test_record_with_missing_parts_is_refused(self, box: Box, companion: str) -> None:
+        """After an eviction or an edit by hand nothing is guessed."""
+        lay(box, GOLDEN)
+        box.bare.delete(box.of[companion])
+        before = box.everything()
+        with pytest.raises(StoredFormatUnknown, match="missing"):
+            box.provider.take("k", "A", TTL_MS)
+        assert box.everything() == before
+
+    @CALL
+    @pytest.mark.parametrize("record", ["lease", *COMPANIONS])
+    def test_value_of_another_type_is_an_error_and_left_alone(self, box: Box, name: str, record: str) -> None:
+        """The message says what stands where."""
+        # H29.
+        target = box.lease if record == "lease" else box.of[record]
+        box.bare.rpush(target, "a list of somebody else's")
+        before = box.everything()
+        if name == "owner" and record != "lease":
+            return
+        with pytest.raises(LeaseUnavailable, match="another type") as error:
+            CALLS[name][1](box.provider)
+        assert error.value.key == "k"
+        assert isinstance(error.value.__cause__, ResponseError)
+        assert box.everything() == before
+
+
+# --- requests
+
+
+class TestRequests:
+    """R11, M10: one a call, contended or not."""
+
+    @CALL
+    def test_every_call_is_one_request(self, valkey_server: ValkeyServer, name: str) -> None:
+        """Counted where the client sends them."""
+        before, call = CALLS[name]
+        box = Box(valkey_server.port)
+        before(box)
+        box.client.sent.clear()
+        call(box.provider)
+        assert [words[0] for words in box.client.sent] == ["GET" if name == "owner" else "EVALSHA"]
+
+    def test_uncontended_run_is_two_requests(self, box: Box) -> None:
+        """M10: claim and settle."""
+        box.claim("A", 1)
+        box.settle("A", handled=["m1"])
+        assert len(box.client.sent) == 2
+
+    def test_lost_settle_is_one_request(self, box: Box) -> None:
+        """R11: the holder is learnt in the same one."""
+        box.claim("A", 1)
+        box.bare.delete(box.lease)
+        box.other.claim("k", "B", TTL_MS, None)
+        box.client.sent.clear()
+        with pytest.raises(LeaseLost):
+            box.settle("A", handled=["m1"])
+        assert len(box.client.sent) == 1
+
+    def test_forgotten_script_costs_one_request_once(self) -> None:
+        """After a flush, a fail-over, on a new node."""
+        # H23: redlock-rb #27, node-redlock #77.
+        with servers.valkey() as server:
+            box = Box(server.port)
+            for expected in (["EVALSHA", "EVAL"], ["EVALSHA"]):
+                box.client.sent.clear()
+                box.claim("A", 1)
+                assert [words[0] for words in box.client.sent] == expected
+            box.bare.script_flush()
+            box.client.sent.clear()
+            assert isinstance(box.settle("A", handled=["m1"]), Released)
+            assert [words[0] for words in box.client.sent] == ["EVALSHA", "EVAL"]
+
+    def test_own_client_asks_the_server_about_its_memory_once(self) -> None:
+        """Beyond that, and the scripts, it sends nothing: not even to greet."""
+        with servers.valkey() as server:
+            bare = redis.Redis(port=server.port, decode_responses=True)
+            bare.config_resetstat()
+            provider = RedisProvider(url=server.url)
+            for number in range(5):
+                provider.claim(f"k{number}", "A", TTL_MS, message())
+                provider.settle(f"k{number}", "A", ttl_ms=TTL_MS, handled=["m1"])
+            counts = {name: each["calls"] for name, each in bare.info("commandstats").items()}
+            own = {"cmdstat_info", "cmdstat_evalsha", "cmdstat_eval", "cmdstat_hello", "cmdstat_select", "cmdstat_ping"}
+            assert {name: counts[name] for name in own & set(counts)} == {
+                "cmdstat_info": 1,
+                "cmdstat_evalsha": 10,
+                "cmdstat_eval": 2,
+            }
+            assert "cmdstat_client|setinfo" not in counts
+            bare.close()
+            provider.close()
+
+    def test_cluster_is_asked_once_a_call(self, valkey_cluster: ValkeyServer) -> None:
+        """R11: whether it is one is not asked each time."""
+        bare = redis.Redis(port=valkey_cluster.port, decode_responses=True)
+        provider = RedisProvider(url=f"{valkey_cluster.url}?cluster=true", key_prefix=unique_prefix())
+        for _ in range(2):
+            bare.config_resetstat()
+            for number in range(5):
+                provider.claim(f"k{number}", "A", TTL_MS, message())
+                provider.settle(f"k{number}", "A", ttl_ms=TTL_MS, handled=["m1"])
+            counts = {name: each["calls"] for name, each in bare.info("commandstats").items()}
+        asked = {name for name in counts if name.startswith(("cmdstat_cluster", "cmdstat_info", "cmdstat_command"))}
+        assert counts["cmdstat_evalsha"] == 10
+        assert "cmdstat_eval" not in counts
+        assert not asked
+        bare.close()
+        provider.close()
+
+    def test_sweep_of_many_keys_neither_blocks_nor_repeats(self, box: Box) -> None:
+        """M8: SCAN, never KEYS, and one request for each key found."""
+        for number in range(30):
+            box.other.claim(f"k{number}", "T", TTL_MS, message(), as_ticket=True)
+            box.other.release_lease(f"k{number}", "T")
+        found = list(box.provider.orphans(EVERYTHING))
+        assert sorted(orphan.key for orphan in found) == sorted(f"k{number}" for number in range(30))
+        assert [orphan.age_ms for orphan in found] == sorted((orphan.age_ms for orphan in found), reverse=True)
+        commands = [words[0] for words in box.client.sent]
+        assert set(commands) == {"SCAN", "EVALSHA"}
+        assert commands.count("EVALSHA") == 30
+
+
+# --- errors
+
+
+class Clock(FakeClock):
+    """A clock in whose pauses something may happen."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self.meanwhile = meanwhile
+
+    def sleep_ms(self, ms: int) -> None:
+        """Pause."""
+        self.meanwhile()
+        super().sleep_ms(ms)
+
+
+class Refusing:
+    """A client that answers with errors, one for each command, and then with what is free."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.connection_pool = redis.ConnectionPool(retry=Retry(NoBackoff(), 0))
+        self.errors = list(errors)
+        self.sent = 0
+
+    def execute_command(self, *_args: Any, **_options: Any) -> Any:
+        """Raise the next error."""
+        self.sent += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return None
+
+
+TRANSIENT: dict[str, Exception] = {
+    "timeout": redis.TimeoutError("timed out"),
+    "connection": redis.ConnectionError("refused"),
+    "loading": BusyLoadingError("loading the dataset in memory"),
+    "trying again": TryAgainError("multiple keys during rehashing of slot"),
+    "cluster down": ClusterDownError("the cluster is down"),
+    "read only": ReadOnlyError("you can't write against a read only replica", status_code="READONLY"),
+    "busy": ResponseError("BUSY Redis is busy running a script"),
+    "no replicas": ResponseError("NOREPLICAS Not enough good replicas to write"),
+    "socket": OSError("no route"),
+}
+DEFINITIVE: dict[str, Exception] = {
+    "password": AuthenticationError("invalid username-password pair"),
+    "permission": NoPermissionError("no permissions", status_code="NOPERM"),
+    "type": ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+    "type in a script of Redis 6": ResponseError("ERR Error running script (call to f_1): @user_script:1: WRONGTYPE"),
+    "memory": ResponseError("OOM command not allowed when used memory > 'maxmemory'"),
+    "cluster": MovedError("1234 127.0.0.1:7001"),
+    "else": ResponseError("ERR something else"),
+}
+
+
+class TestErrors:
+    """R9: not knowing is an error, one error, that says what to do."""
+
+    @pytest.mark.parametrize("name", TRANSIENT)
+    def test_transient_error_is_tried_again(self, name: str) -> None:
+        """And answered by the second try."""
+        # H9: webjobs-sdk #2454, Mastra #21385; H19.
+        client: Any = Refusing(TRANSIENT[name])
+        assert RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k") is None
+        assert client.sent == 2
+
+    @pytest.mark.parametrize("name", DEFINITIVE)
+    def test_definitive_error_is_raised_at_once(self, name: str) -> None:
+        """With its cause, the key, and what to do."""
+        # H20: an error taken for "nobody" (Mastra #19806).
+        client: Any = Refusing(DEFINITIVE[name])
+        with pytest.raises(LeaseUnavailable) as error:
+            RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k")
+        assert client.sent == 1
+        assert error.value.key == "k"
+        assert error.value.__cause__ is DEFINITIVE[name]
+        assert len(str(error.value)) > len(str(DEFINITIVE[name])) + 40
+
+    def test_forgotten_script_that_cannot_be_run_either_is_an_error(self) -> None:
+        """NOSCRIPT is no answer."""
+        client: Any = Refusing(NoScriptError("no matching script"), ResponseError("ERR no"))
+        with pytest.raises(LeaseUnavailable):
+            RedisProvider(client=client, clock=FakeClock()).renew_lease("k", "A", TTL_MS)
+
+    def test_node_of_a_cluster_says_how_it_is_to_be_asked(self) -> None:
+        """Where cluster=true is missing."""
+        client: Any = Refusing(MovedError("1234 127.0.0.1:7001"))
+        with pytest.raises(LeaseUnavailable, match="cluster=true"):
+            RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k")
+
+    @CALL
+    def test_server_that_is_not_there_is_one_clear_error(self, name: str) -> None:
+        """Of every call, quickly; never False, None or LeaseLost."""
+        provider = RedisProvider(url="redis://127.0.0.1:1", clock=FakeClock())
+        with pytest.raises(LeaseUnavailable, match=r"check that the server is up") as error:
+            CALLS[name][1](provider)
+        assert error.value.key == "k"
+        assert isinstance(error.value.__cause__, redis.ConnectionError)
+
+    def test_cluster_that_is_not_there_is_the_same_error(self) -> None:
+        """Though its client asks when it is made."""
+        provider = RedisProvider(url="redis://127.0.0.1:1?cluster=true", clock=FakeClock())
+        with pytest.raises(LeaseUnavailable, match=r"check that the server is up"):
+            provider.acquire_lease("k", "A", TTL_MS)
+        with pytest.raises(LeaseUnavailable):
+            list(provider.orphans(1))
+
+    def test_server_that_is_no_cluster_says_so(self, valkey_server: ValkeyServer) -> None:
+        """Where cluster=true is too much."""
+        with pytest.raises(LeaseUnavailable, match="leave cluster=true out"):
+            RedisProvider(url=f"{valkey_server.url}?cluster=true").acquire_lease("k", "A", TTL_MS)
+
+    def test_server_that_hangs_is_given_up_in_time(self) -> None:
+        """A renewal does not wait longer than the lease lives; and what it did is found when it thaws."""
+        # H10: aegra #547, botocore's 60 s.
+        with servers.valkey() as server:
+            provider = RedisProvider(url=f"{server.url}?socket_timeout=0.1")
+            provider.acquire_lease("k", "A", TTL_MS)
+            began = SYSTEM_CLOCK.now()
+            os.killpg(server.process_group, signal.SIGSTOP)
+            try:
+                with pytest.raises(LeaseUnavailable) as error:
+                    provider.claim("k", "B", TTL_MS, message())
+            finally:
+                os.killpg(server.process_group, signal.SIGCONT)
+            assert began.until(SYSTEM_CLOCK.now()) < 1_500
+            assert isinstance(error.value.__cause__, redis.TimeoutError)
+            assert provider.claim("k", "B", TTL_MS, message()) == Routed(owner="A", waiting=1)
+            provider.close()
+
+    def test_server_that_comes_back_is_used_again(self) -> None:
+        """The connections of before are dead, and nobody sees it."""
+        with servers.valkey() as first:
+            port = first.port
+            provider = RedisProvider(url=first.url)
+            provider.acquire_lease("k", "A", TTL_MS)
+        with servers.valkey(port=port):
+            assert provider.get_lease_owner("k") is None
+            assert provider.acquire_lease("k", "B", TTL_MS).acquired
+            provider.close()
+
+    def test_wrong_password_is_said_at_once_and_kept_to_itself(self) -> None:
+        """The message holds neither it nor the URL."""
+        with servers.valkey(password="right") as server:
+            provider = RedisProvider(url=server.url.replace("right", "wrong-secret"), clock=Clock(pytest.fail))
+            with pytest.raises(LeaseUnavailable, match="credentials") as error:
+                provider.acquire_lease("k", "A", TTL_MS)
+            assert "wrong-secret" not in str(error.value)
+            cluster = RedisProvider(url=server.url.replace("right", "wrong-secret") + "?cluster=true")
+            with pytest.raises(LeaseUnavailable) as error:
+                cluster.acquire_lease("k", "A", TTL_MS)
+            assert "wrong-secret" not in str(error.value)
+            assert RedisProvider(url=server.url).acquire_lease("k", "A", TTL_MS).acquired
+
+    def test_user_who_may_not_is_told_what_it_takes(self) -> None:
+        """And the rights that the advice lists are enough for every call."""
+        with servers.valkey() as server:
+            box = Box(server.port, "x")
+            box.bare.execute_command("ACL", "SETUSER", "small", "on", "nopass", "+get", "~x:*")
+            url = f"redis://small:x@127.0.0.1:{server.port}"
+            with pytest.raises(LeaseUnavailable, match="ACL") as error:
+                RedisProvider(url=url, key_prefix="x").acquire_lease("k", "A", TTL_MS)
+            rights = str(error.value).partition("ACL (")[2].rstrip(")").replace("<prefix>", "x").split()
+            box.bare.execute_command("ACL", "SETUSER", "small", "reset", "on", "nopass", *rights)
+            provider = RedisProvider(url=url, key_prefix="x")
+            for before, call in CALLS.values():
+                box.bare.delete(*box.names)
+                before(box)
+                call(provider)
+            assert list(provider.orphans(EVERYTHING)) == []
+            provider.close()
+
+    def test_full_memory_refuses_new_messages_and_lets_what_runs_finish(self) -> None:
+        """R9, M2: nothing is changed by what was refused; beats, takes, settles and releases go on."""
+        with servers.valkey() as server:
+            box = Box(server.port)
+            box.claim("A", 1)
+            box.claim("B", 2)
+            for name in ("releasing", "moving", "failing"):
+                box.provider.claim(name, "A", TTL_MS, message())
+            box.bare.config_set("maxmemory", 1)
+            before = box.everything()
+            for call in (
+                lambda: box.claim("C", 3),
+                lambda: box.provider.claim("free", "C", TTL_MS, message(3)),
+                lambda: box.provider.acquire_lease("free", "C", TTL_MS),
+            ):
+                with pytest.raises(LeaseUnavailable, match="memory is full"):
+                    call()
+            assert box.everything() == before
+            assert box.bare.exists(*(name.decode() for name in Names(box.prefix).of("free"))) == 0
+            assert box.provider.beat("k", "A", TTL_MS).waiting == 1
+            assert ids(box.provider.take("k", "A", TTL_MS, have=["m1"])) == ["m2"]
+            assert box.settle("A", handled=["m1", "m2"]) == Released(left=0)
+            box.provider.release_lease("releasing", "A")
+            assert box.provider.transfer_lease("moving", "A", "B", TTL_MS)
+            assert box.provider.settle(
+                "failing", "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="no")], next_owner="A2"
+            ) == Released(left=1)
+
+    def test_former_primary_is_left_for_the_new_one(self) -> None:
+        """READONLY: the pooled connections are made anew, and the second try is answered."""
+        with servers.valkey() as old, servers.valkey() as new:
+            bare: Any = redis.Redis(port=old.port)
+            provider = RedisProvider(url=old.url, clock=Clock(lambda: bare.execute_command("REPLICAOF", "NO", "ONE")))
+            provider.acquire_lease("k", "A", TTL_MS)
+            clients = {each["id"] for each in bare.client_list()}
+            bare.execute_command("REPLICAOF", "127.0.0.1", new.port)
+            assert provider.renew_lease("k", "A", TTL_MS * 2)
+            assert {each["id"] for each in bare.client_list()} != clients
+            bare.close()
+            provider.close()
+
+    def test_replica_is_no_place_to_write(self) -> None:
+        """LeaseUnavailable says what to give instead."""
+        with servers.valkey() as primary, servers.valkey(replica_of=primary) as replica:
+            provider = RedisProvider(url=replica.url, clock=FakeClock())
+            with pytest.raises(LeaseUnavailable, match="primary"):
+                provider.acquire_lease("k", "A", TTL_MS)
+            provider.close()
+
+
+class TestEviction:
+    """H58: a server that evicts forgets live leases first, since they are what has a TTL."""
+
+    def test_server_that_may_evict_is_warned_of_once(self) -> None:
+        """At the first call, naming the policy and what to set."""
+        with servers.valkey(config={"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}) as server:
+            provider = RedisProvider(url=server.url)
+            with pytest.warns(RuntimeWarning, match="volatile-lru.*noeviction"):
+                provider.acquire_lease("k", "A", TTL_MS)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                provider.renew_lease("k", "A", TTL_MS)
+                injected = redis.Redis(port=server.port)
+                RedisProvider(client=injected).renew_lease("k", "A", TTL_MS)
+            injected.close()
+            provider.close()
+
+    def test_cluster_that_may_evict_is_warned_of(self, valkey_cluster: ValkeyServer) -> None:
+        """As any other."""
+        bare = redis.Redis(port=valkey_cluster.port)
+        bare.config_set("maxmemory", "100mb")
+        bare.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            with pytest.warns(RuntimeWarning, match="allkeys-lru"):
+                RedisProvider(url=f"{valkey_cluster.url}?cluster=true").get_lease_owner("k")
+        finally:
+            bare.config_set("maxmemory-policy", "noeviction")
+            bare.config_set("maxmemory", 0)
+            bare.close()
+
+    def test_server_that_does_not_say_is_used_without_a_warning(self) -> None:
+        """INFO may be forbidden; the call is answered all the same."""
+        with servers.valkey(config={"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}) as server:
+            bare = redis.Redis(port=server.port)
+            bare.acl_setuser("u", enabled=True, nopass=True, commands=["+@all", "-info"], keys=["*"])
+            provider = RedisProvider(url=f"redis://u:x@127.0.0.1:{server.port}")
+            assert provider.acquire_lease("k", "A", TTL_MS).acquired
+            bare.close()
+            provider.close()
+
+
+# --- settings
+
+
+class TestSettings:
+    """A URL or a client, and what each of them means."""
+
+    def test_url_or_client_but_not_both(self, box: Box) -> None:
+        """ConfigurationError says so."""
+        with pytest.raises(ConfigurationError, match="either"):
+            RedisProvider()
+        with pytest.raises(ConfigurationError, match="either"):
+            RedisProvider(url="redis://127.0.0.1", client=box.client)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "127.0.0.1:6379",
+            "http://127.0.0.1",
+            "redis://:secret@127.0.0.1:port",
+            "redis://:secret@127.0.0.1?socket_timeout=soon",
+            "redis://:secret@127.0.0.1?what=is this",
+            "redis://:secret@127.0.0.1?cluster=maybe",
+            "redis://:secret@127.0.0.1/3?cluster=true",
+            "unix:///tmp/socket?cluster=true&password=secret",
+            7,
+        ],
+    )
+    def test_url_that_cannot_work_is_refused_before_any_request(self, url: Any) -> None:
+        """And its password is not repeated."""
+        with pytest.raises(ConfigurationError) as error:
+            RedisProvider(url=url)
+        assert "secret" not in str(error.value)
+
+    @pytest.mark.parametrize("client", [object(), "redis://127.0.0.1", redis.asyncio.Redis()])
+    def test_client_of_another_kind_is_refused(self, client: Any) -> None:
+        """An asyncio client above all, whose answers would be coroutines."""
+        with pytest.raises(ConfigurationError):
+            RedisProvider(client=client)
+
+    def test_nothing_is_asked_before_the_first_call(self) -> None:
+        """Not of a cluster either: what is made at import must not connect."""
+        # H14.
+        RedisProvider(url="redis://127.0.0.1:1")
+        RedisProvider(url="rediss://127.0.0.1:1?cluster=true")
+
+    def test_all_abilities_are_found_by_its_methods(self, box: Box) -> None:
+        """It leases, stores messages and keeps an archive."""
+        assert is_lease_provider(box.provider)
+        assert is_mailbox(box.provider)
+        assert is_archive(box.provider)
+
+    def test_environment_names_the_server(self, valkey_server: ValkeyServer) -> None:
+        """As every provider is found."""
+        prefix = unique_prefix()
+        provider = from_env(
+            {
+                "INCUMBENT_PROVIDER": "redis",
+                "INCUMBENT_REDIS_URL": valkey_server.url,
+                "INCUMBENT_KEY_PREFIX": prefix,
+            }
+        )
+        assert provider.acquire_lease("k", "A", TTL_MS).acquired
+        bare = redis.Redis(port=valkey_server.port, decode_responses=True)
+        assert bare.get(f"{prefix}:lease:k") == "A"
+        bare.close()
+
+    def test_url_with_false_for_cluster_is_a_single_server(self, valkey_server: ValkeyServer) -> None:
+        """The parameter is ours, and redis-py never sees it."""
+        provider = RedisProvider(url=f"{valkey_server.url}?cluster=false", key_prefix=unique_prefix())
+        assert provider.acquire_lease("k", "A", TTL_MS).acquired
+        provider.close()
+
+    def test_close_closes_what_is_ours_and_no_more(self, valkey_server: ValkeyServer) -> None:
+        """A later call opens it again; an injected client stays the caller's."""
+        bare = redis.Redis(port=valkey_server.port, client_name=unique_prefix())
+
+        def mine(name: str) -> int:
+            return sum(each["name"] == name for each in bare.client_list())
+
+        name = unique_prefix()
+        provider = RedisProvider(url=f"{valkey_server.url}?client_name={name}", key_prefix=name)
+        provider.close()
+        provider.acquire_lease("k", "A", TTL_MS)
+        assert mine(name) == 1
+        provider.close()
+        assert mine(name) == 0
+        assert provider.get_lease_owner("k") == "A"
+        provider.close()
+        injected = redis.Redis(port=valkey_server.port, client_name=name)
+        provider = RedisProvider(client=injected, key_prefix=name)
+        provider.get_lease_owner("k")
+        provider.close()
+        assert mine(name) == 1
+        injected.close()
+        bare.close()
+
+    def test_cluster_is_closed_and_opened_again(self, valkey_cluster: ValkeyServer) -> None:
+        """As a single server is."""
+        provider = RedisProvider(url=f"{valkey_cluster.url}?cluster=true", key_prefix=unique_prefix())
+        assert provider.acquire_lease("k", "A", TTL_MS).acquired
+        provider.close()
+        assert provider.get_lease_owner("k") == "A"
+        provider.close()
+
+    def test_clusters_client_may_be_injected_with_any_settings(self, valkey_cluster: ValkeyServer) -> None:
+        """It decodes, and it repeats by itself."""
+        client = RedisCluster(host="127.0.0.1", port=valkey_cluster.port, decode_responses=True)
+        provider = RedisProvider(client=client, key_prefix=unique_prefix())
+        answer = provider.claim("k{}", "A", TTL_MS, Message(id="m{}", event=["é"]))
+        assert isinstance(answer, Claimed)
+        assert answer.messages[0].event == ["é"]
+        provider.release_lease("k{}", "A")
+        assert [orphan.key for orphan in provider.orphans(EVERYTHING)] == ["k{}"]
+        client.close()
+
+    def test_fences_of_many_grants_are_not_all_remembered(self, box: Box) -> None:
+        """R2: what is remembered is bounded, and what was forgotten is not needed."""
+        for number in range(1_100):
+            box.provider.acquire_lease(f"k{number}", "A", TTL_MS)
+        box.provider.release_lease("k0", "A")
+        assert box.provider.get_lease_owner("k0") is None
+
+    def test_every_error_is_of_the_tree(self) -> None:
+        """So that one except clause catches it."""
+        assert issubclass(LeaseUnavailable, IncumbentError)
