@@ -84,6 +84,14 @@ def test_what_is_printed_belongs_to_its_invocation(cloud: LocalLambda) -> None:
         assert {line.log_stream for line in done.logs} == {done.log_stream}
 
 
+def test_no_line_comes_too_late(cloud: LocalLambda) -> None:
+    """What was printed right before the end is there with the answer, however much it is."""
+    text = "\n".join(f"{number:0500}" for number in range(200))
+    for _ in range(10):
+        done = cloud.invoke("EchoFunction", {"do": "print", "text": text})
+        assert len(done.logs) == 400
+
+
 def test_what_the_handler_raises_is_the_error(cloud: LocalLambda) -> None:
     """With Python's type, text and stack; the environment goes on."""
     done = cloud.invoke("EchoFunction", {"do": "raise", "text": "no such luck"})
@@ -140,9 +148,20 @@ def test_a_process_that_ends_in_the_middle_is_a_crash(cloud: LocalLambda) -> Non
         assert cloud.invoke("EchoFunction", {}).environment != done.environment
 
 
-def test_a_handler_that_cannot_be_imported_fails_its_invocations(cloud: LocalLambda) -> None:
-    """One environment an invocation, each with the error of the import; none is left."""
-    pending = [cloud.submit("BrokenFunction", {}) for _ in range(2)]
+def test_what_a_crashed_process_has_started_ends_with_it(start: Start) -> None:
+    """No child of an environment outlives it."""
+    cloud = start()
+    cloud.warm("EchoFunction", 1)
+    (environment,) = cloud.environments("EchoFunction")
+    assert cloud.invoke("EchoFunction", {"do": "abandon"}).outcome is Outcome.CRASH
+    while group_members(environment.pid):  # killed, and gone as soon as the kernel gets to it
+        SYSTEM_CLOCK.sleep_ms(1)
+
+
+def test_a_handler_that_cannot_be_imported_fails_its_invocations(start: Start) -> None:
+    """One environment an invocation and none more, each with the error of the import; none is left."""
+    cloud = start()
+    pending = [cloud.submit("BrokenFunction", {}) for _ in range(3)]
     for each in pending:
         done = each.result()
         assert done.outcome is Outcome.INIT_ERROR
@@ -150,6 +169,7 @@ def test_a_handler_that_cannot_be_imported_fails_its_invocations(cloud: LocalLam
         assert (done.error["errorType"], done.error["errorMessage"]) == ("ValueError", "no luck today")
     cloud.wait_idle()
     assert cloud.environments("BrokenFunction") == ()
+    assert cloud.invoke("BrokenFunction", {}).environment == "BrokenFunction-4"
 
 
 def test_between_invocations_nothing_in_the_process_moves(cloud: LocalLambda) -> None:
@@ -202,6 +222,16 @@ def test_a_frozen_idle_environment_gets_no_work_until_it_is_thawed(start: Start)
     assert not pending.done
     environment.thaw()
     assert pending.result().environment == environment.name
+
+
+def test_a_frozen_idle_environment_is_passed_over(start: Start) -> None:
+    """Another one is started, although this one is free."""
+    cloud = start(concurrency=2)
+    cloud.invoke("EchoFunction", {})
+    cloud.wait_idle()
+    (environment,) = cloud.environments("EchoFunction")
+    environment.freeze()
+    assert cloud.submit("EchoFunction", {}).result(10_000).environment != environment.name
 
 
 def test_killing_the_owner_of_an_invocation_is_a_crash_of_that_one_alone(start: Start) -> None:

@@ -58,6 +58,10 @@ def test_nothing_stays_behind() -> None:
         assert cloud.invoke("EchoFunction", {}).payload["calls"] == 1
         assert os.environ["STAGE"] == "test"
     assert (dict(os.environ), list(sys.path), sys.stdout, sys.stderr) == before
+    code = str(TEMPLATE.parent / "functions")
+    assert not [
+        name for name, module in sys.modules.items() if (getattr(module, "__file__", "") or "").startswith(code)
+    ]
     with InProcessLambda(FUNCTIONS) as cloud:
         assert cloud.invoke("EchoFunction", {}).payload["calls"] == 1
 

@@ -126,6 +126,7 @@ def test_one_good_answer_makes_a_message_promised() -> None:
     facts = [claimed(0, "a"), *ran(0, 5, "a.x", ["m-a"], outcome="failed"), again]
     summary = summarise(facts, [answered("a", accepted=False), answered("z")])
     assert (summary.sent, summary.lost) == (1, ("m-a",))
+    assert summarise(facts, [answered("z"), answered("a", accepted=False)]).lost == ("m-a",)
 
 
 def test_the_last_answer_to_a_request_holds() -> None:
@@ -169,7 +170,8 @@ def test_a_long_run_overlaps_with_each_one_inside_it() -> None:
 
 def test_a_run_that_nobody_ended_lasts_until_its_process_is_gone() -> None:
     """The answer of its invocation says when; without one it lasts for ever, and overlaps with what follows."""
-    begun = ran(10, 0, "a.x", [])[:1]
+    begun = ran(10.7, 0, "a.x", [])[:1]
+    assert runs(begun, [answered("a", 10)])[0].ended_at_ms == 10  # answers are told in whole milliseconds
     assert runs(begun, [answered("a", 5), answered("a", 40)])[0].ended_at_ms == 40
     assert runs(begun, [])[0].ended_at_ms == math.inf
     following = ran(45, 50, "b.x", [])

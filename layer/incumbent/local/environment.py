@@ -73,7 +73,10 @@ class Poll:
 
     @property
     def hung_up(self) -> bool:
-        """Whether the worker is gone: it has nothing to say while it polls, so anything to read is its end."""
+        """Whether the worker is gone: it has nothing to say while it polls, so anything to read is its end.
+
+        Should it go a moment later, `_RuntimeApi.connection_ended` finds out.
+        """
         return _readable(self.connection, 0)
 
 

@@ -174,7 +174,8 @@ def runs(facts: Iterable[Fact], answers: Iterable[Answer]) -> list[Run]:
         elif fact.fact == "run_ended" and which in opened:
             found.append(_run(opened.pop(which), fact.t_ms))
     for fact in opened.values():
-        end = min((at for at in ends[fact.request_id] if at >= fact.t_ms), default=math.inf)
+        started_ms = math.floor(fact.t_ms)  # answers are told in whole milliseconds
+        end = min((at for at in ends[fact.request_id] if at >= started_ms), default=math.inf)
         found.append(_run(fact, end))
     return sorted(found, key=lambda run: (run.started_at_ms, run.ended_at_ms))
 

@@ -1,3 +1,3 @@
-"""Found through the layer's folder."""  # noqa: INP001 - as Lambda finds it
+"""Found through the layer's folder."""
 
 FROM_THE_LAYER = "yes"

@@ -1,4 +1,4 @@
-"""A handler that does what its event says, to see what the local Lambda makes of it."""  # noqa: INP001
+"""A handler that does what its event says, to see what the local Lambda makes of it."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     calls += 1
     do = event.get("do")
     if do == "sleep":
-        print("begun")  # noqa: T201 - printing is what is tried
+        print("begun")
         time.sleep(event["ms"] / 1_000)
     elif do == "print":
-        print(event["text"])  # noqa: T201
-        print(event["text"].upper(), file=sys.stderr)  # noqa: T201
+        print(event["text"])
+        print(event["text"].upper(), file=sys.stderr)
     elif do == "raise":
         raise RuntimeError(event["text"])
     elif do == "exit":
@@ -43,6 +43,9 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     elif do == "spawn":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         time.sleep(event["ms"] / 1_000)
+    elif do == "abandon":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        os._exit(0)
     return {
         "pid": os.getpid(),
         "calls": calls,

@@ -1,3 +1,3 @@
-"""A handler that cannot be imported."""  # noqa: INP001 - as Lambda finds it
+"""A handler that cannot be imported."""
 
 raise ValueError("no luck today")

@@ -1,4 +1,4 @@
-"""A handler that owns nothing and only tells facts, those that its event asks for."""  # noqa: INP001
+"""A handler that owns nothing and only tells facts, those that its event asks for."""
 
 import json
 import os
@@ -12,7 +12,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     owner = f"{context.aws_request_id}.x"
 
     def tell(fact: str, **said: Any) -> None:
-        said |= {"t_ms": time.time() * 1_000, "fact": fact, "key": f"app/{event['key']}", "owner": owner}  # noqa: TID251
+        said |= {"t_ms": time.time() * 1_000, "fact": fact, "key": f"app/{event['key']}", "owner": owner}
         said |= {"request_id": context.aws_request_id, "message_id": event["message"]}
         if fact != event.get("without"):
             sys.stderr.write(f"INCUMBENT {json.dumps(said)}\n")
