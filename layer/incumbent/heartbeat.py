@@ -45,6 +45,7 @@ class Heartbeat:
         on_lost: Callable[[LeaseLost], None],
         on_error: Callable[[Exception], None],
         lost: Callable[[str], LeaseLost],
+        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self._renew = renew
         self._held_until = held_until
@@ -54,6 +55,7 @@ class Heartbeat:
         self._on_lost = on_lost
         self._on_error = on_error
         self._make_lost = lost
+        self._make_thread = thread
         self._loss: LeaseLost | None = None
         self._losing = threading.Lock()
         self._renewing = threading.Lock()
@@ -65,7 +67,7 @@ class Heartbeat:
         """Start beating, unless the invocation ends before the first renewal is due."""
         if self._ends is not None and self._clock.now().until(self._ends) <= self._every_ms:
             return
-        self._thread = threading.Thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
+        self._thread = self._make_thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ place.
 """
 
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -185,6 +186,7 @@ class Runner:
         observers: Sequence[Observer] = (),
         on_result: Callable[[Message, Any], object] | None = None,
         on_lost: Callable[[Lease], object] | None = None,
+        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self.provider = provider
         self.mailbox: Mailbox | None = provider if is_mailbox(provider) else None
@@ -194,6 +196,7 @@ class Runner:
         self.observers = observers
         self.on_result = on_result
         self.on_lost = on_lost
+        self.thread = thread
 
     def serve(self, call: Call, work: Work) -> Outcome:
         """Acquire or route, and run what there is to run.
@@ -577,6 +580,7 @@ class _Stay:
             on_lost=on_lost,
             on_error=lambda error: self.tell("store_error", owner=tenure.owner, error=describe(error)),
             lost=lost,
+            thread=self.runner.thread,
         )
         handle = Lease(
             key=call.name,
