@@ -1,6 +1,7 @@
 """The Redis provider under the suite: a real Valkey, standalone and in cluster mode, however the client decodes."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -61,8 +62,12 @@ def pass_time(client: Any, prefix: str, ms: int) -> None:
         for name in _names(client, pattern)
     }
     for lease in leases:
-        names = [lease, *(f"{{{lease}}}:{companion}" for companion in COMPANIONS)]
-        client.eval(_PASS_TIME, len(names), *names, ms)
+        pass_key_time(client, [lease, *(f"{{{lease}}}:{companion}" for companion in COMPANIONS)], ms)
+
+
+def pass_key_time(client: Any, names: Sequence[str], ms: int) -> None:
+    """Let time pass for one key, all of whose names are given."""
+    client.eval(_PASS_TIME, len(names), *names, ms)
 
 
 def _names(client: Any, pattern: str) -> list[str]:

@@ -419,9 +419,10 @@ class RedisProvider:
     def _lost(self, call: str, key: str, owner: str, holder: bytes) -> LeaseLost:
         self._fences.forget(key, owner)
         present = _text(holder) or None
+        later = " in a later tenure" if present == owner else ""
         return LeaseLost(
-            f"{call} of key {key!r}: owner {owner!r} does not hold it any more (holder: {present!r}); nothing was "
-            "changed, and what was not settled is still there",
+            f"{call} of key {key!r}: owner {owner!r} does not hold it any more (holder: {present!r}{later}); nothing "
+            "was changed, and what was not settled is still there",
             key=key,
             owner=owner,
             holder=present,
