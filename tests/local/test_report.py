@@ -217,22 +217,24 @@ def test_facts_are_found_wherever_they_stand_in_a_line() -> None:
 
 
 def test_a_story_names_invocations_as_the_scenario_does() -> None:
-    """In the order of time; whoever the scenario does not know keeps its owner's name."""
-    names = {"a": "first", "b": "second"}
-    assert story([fact for fact in GOOD if fact.request_id == "a"], names) == "owned · ran m-a · ran m-b"
-    assert story([routed(0, "b", "a")], names) == "routed to first"
-    assert story([routed(0, "b", "z")], names) == "routed to z.x"
+    """In the order of time; the holder may be the ticket of one that is being woken, or a stranger's word."""
+    name = {"a": "first", "b": "second"}.__getitem__
+    assert story([fact for fact in GOOD if fact.request_id == "a"], name) == "owned · ran m-a · ran m-b"
+    assert story([routed(0, "b", "a")], name) == "routed to first"
+    for holder, told in [("ticket.xyz", "a successor on its way"), ("", "a successor on its way"), ("them", "them")]:
+        assert story([Fact(t_ms=0, fact="routed", holder=holder)], name) == f"routed to {told}"
     rest = [
         Fact(t_ms=0, fact="busy", holder="a.x"),
         Fact(t_ms=1, fact="duplicate", outcome="handled"),
         Fact(t_ms=2, fact="continued"),
-        Fact(t_ms=3, fact="handed_over"),
+        Fact(t_ms=3, fact="continued", owner="ticket.xyz"),
+        Fact(t_ms=3, fact="handed_over", owner="ticket.xyz"),
         Fact(t_ms=4, fact="wake_failed", error="no net"),
         Fact(t_ms=5, fact="lost"),
         Fact(t_ms=6, fact="released", waiting=2),
         Fact(t_ms=7, fact="something new"),
     ]
-    assert story(rest, names) == (
+    assert story(rest, name) == (
         "busy with first · duplicate, handled · went on · handed over · wake failed (no net) · lost its lease"
         " · released, 2 left"
     )

@@ -39,6 +39,7 @@ class Replay:
         self._untold: dict[str, list[Fact]] = defaultdict(list)
         self._answers: list[Answer] = []
         self._names: dict[str, str] = {}
+        self._successors = 0
         self._started_at_ms = 0
 
     def on_log(self, line: LogLine) -> None:
@@ -57,10 +58,10 @@ class Replay:
         with self._lock:
             self._answers.append(answer)
             facts = self._untold.pop(invocation.request_id, [])
-            name = self._names.setdefault(invocation.request_id, answer.label or f"successor-{len(self._names) + 1}")
+            name = self._name(invocation.request_id)
             keys = dict.fromkeys(thread_of(fact.key) for fact in facts if fact.key)
             own = [fact.message_id for fact in facts if fact.message_id]
-            what = " · ".join(part for part in (story(facts, self._names), answer.told) if part)
+            what = " · ".join(part for part in (story(facts, self._name), answer.told) if part)
             self._say(
                 _COLUMNS.format(
                     f"{invocation.ended_at_ms - self._started_at_ms} ms",
@@ -70,6 +71,13 @@ class Replay:
                     what or "nothing to tell",
                 )
             )
+
+    def _name(self, request_id: str) -> str:
+        """Whoever is not of the scenario was woken by somebody, and gets a number when it is first heard of."""
+        if request_id not in self._names:
+            self._successors += 1
+            self._names[request_id] = f"successor-{self._successors}"
+        return self._names[request_id]
 
     def run(self, cloud: Cloud, *, cold: bool = False, timeout_ms: int = 300_000) -> Summary:
         """Send everything, wait until nothing goes on any more, and count.

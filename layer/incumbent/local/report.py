@@ -14,7 +14,7 @@ the answers that the callers got they decide:
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ PREFIX = "INCUMBENT "
 _MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
 _HTTP_REFUSED = 400
 _MOST_NAMES = 12
+_TICKET = "ticket."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +192,9 @@ def overlaps(all_runs: Iterable[Run]) -> tuple[tuple[Run, Run], ...]:
     return tuple(found)
 
 
-def story(facts: Iterable[Fact], names: Mapping[str, str]) -> str:
-    """Return what one invocation did, in a few words. ``names`` has request ids and what they are called."""
-    told = (_tell(fact, names) for fact in sorted(facts, key=lambda fact: fact.t_ms))
+def story(facts: Iterable[Fact], name: Callable[[str], str]) -> str:
+    """Return what one invocation did, in a few words. ``name`` tells what a request id is called."""
+    told = (_tell(fact, name) for fact in sorted(facts, key=lambda fact: fact.t_ms))
     return " · ".join(text for text in told if text)
 
 
@@ -249,21 +250,22 @@ def _fact(raw: Mapping[str, Any]) -> Fact:
     )
 
 
-def _tell(fact: Fact, names: Mapping[str, str]) -> str:  # noqa: C901, PLR0912 - a table
+def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912 - a table
     messages = ", ".join(fact.message_ids)
     match fact.fact:
         case "claimed":
             return "owned"
         case "routed":
-            return f"routed to {_name(fact.holder, names)}"
+            return f"routed to {_holder(fact, name)}"
         case "duplicate":
             return f"duplicate, {fact.outcome}" if fact.outcome else "duplicate"
         case "busy":
-            return f"busy with {_name(fact.holder, names)}"
+            return f"busy with {_holder(fact, name)}"
         case "run_ended":
             return f"ran {messages}" if fact.outcome == "handled" else f"{fact.outcome} {messages}"
         case "continued":
-            return "went on"
+            # To a ticket it went on only in name; ``handed_over`` or ``wake_failed`` says what came of it.
+            return "" if fact.owner.startswith(_TICKET) else "went on"
         case "released":
             return f"released, {fact.waiting} left" if fact.waiting else "released"
         case "handed_over":
@@ -280,11 +282,12 @@ def _tell(fact: Fact, names: Mapping[str, str]) -> str:  # noqa: C901, PLR0912 -
             return ""
 
 
-def _name(owner: str, names: Mapping[str, str]) -> str:
-    """An owner is ``<request id>.<random>``; anything else is somebody that the scenario does not know."""
-    if not owner:
-        return "the next owner"
-    return names.get(owner.rpartition(".")[0]) or names.get(owner) or owner
+def _holder(fact: Fact, name: Callable[[str], str]) -> str:
+    """Who holds the key: the invocation of an owner, ``<request id>.<random>``, or one that was just woken."""
+    request_id, dot, _ = fact.holder.rpartition(".")
+    if not dot or fact.holder.startswith(_TICKET):
+        return fact.holder if fact.holder and not dot else "a successor on its way"
+    return name(request_id)
 
 
 def _told(invocation: Invocation) -> tuple[bool, str]:
