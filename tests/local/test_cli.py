@@ -15,6 +15,7 @@ from incumbent.clock import SYSTEM_CLOCK
 from tests.local.conftest import TEMPLATE
 
 EVENT = TEMPLATE.parent / "events" / "message.json"
+ROOT = Path(__file__).parents[2]
 COMMON = ["--template", str(TEMPLATE), "--parameter", "Secret=s3cret"]
 
 
@@ -68,6 +69,17 @@ def test_a_replay_that_finds_a_fault_says_which_and_exits_1(
     """A lost message, one handled twice, two runs at once."""
     assert main(["replay", scenario(*steps), *COMMON, "--provider", "none", "--concurrency", "2"]) == 1
     assert told in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("provider", ["memory", "redis"])
+def test_the_demo_loses_nothing_and_runs_one_owner_at_a_time(capsys: pytest.CaptureFixture[str], provider: str) -> None:
+    """The project's own scenario on its own template: three threads, 27 invocations at almost the same time."""
+    words = [str(ROOT / "events" / "scenarios" / "chat-burst.json"), "--template", str(ROOT / "template.yaml")]
+    assert main(["replay", *words, "--provider", provider]) == 0
+    *lines, closing = capsys.readouterr().out.splitlines()
+    assert closing.startswith("sent 27, handled once 27, ")
+    assert closing.endswith("overlaps 0, lost 0, handled twice 0")
+    assert sum(" · HTTP 20" in line for line in lines) == 27
 
 
 def test_a_replay_tells_what_failed_and_shows_logs_on_request(

@@ -76,9 +76,9 @@ def test_the_handler_sees_what_lambda_would_show_it(cloud: LocalLambda) -> None:
 
 
 def test_what_is_printed_belongs_to_its_invocation(cloud: LocalLambda) -> None:
-    """Standard output and error, line by line, complete when the answer is there."""
-    for text in ("one", "two"):
-        done = cloud.invoke("EchoFunction", {"do": "print", "text": text})
+    """Standard output and error, line by line, complete when the answer is there, with or without a newline."""
+    for text, end in (("one", "\n"), ("two", ""), ("three", "")):
+        done = cloud.invoke("EchoFunction", {"do": "print", "text": text, "end": end})
         assert [line.text for line in done.logs] == [text, text.upper()]
         assert {line.request_id for line in done.logs} == {done.request_id}
         assert {line.log_stream for line in done.logs} == {done.log_stream}

@@ -48,6 +48,7 @@ def test_a_failed_asynchronous_invocation_is_retried() -> None:
     assert (last.attempt, last.outcome) == (2, Outcome.ERROR)
     assert last.error is not None
     assert (last.error["errorType"], last.error["errorMessage"]) == ("RuntimeError", "no")
+    assert "app.py" in last.error["stackTrace"][0]
     assert [(each.attempt, each.request_id) for each in ended] == [(1, last.request_id), (2, last.request_id)]
 
 

@@ -257,7 +257,7 @@ class Environment:
 
     def answer(self, work: Work, payload: bytes, error: Mapping[str, Any] | None) -> None:
         """Take a worker's answer, and before it what it printed."""
-        self._logs.drain()
+        self._logs.drain(to_the_end=not self.multi_concurrent)
         self._fleet.answered(self, work, payload, error)
 
     def find(self, request_id: str) -> Work | None:
@@ -462,22 +462,21 @@ class _Logs:
         os.close(self.write_end)
         threading.Thread(target=self._read, name="incumbent-logs", daemon=True).start()
 
-    def drain(self) -> None:
-        """Read what has been printed by now."""
+    def drain(self, *, to_the_end: bool = False) -> None:
+        """Read what has been printed by now; ``to_the_end`` takes what has no newline yet for a line, too."""
         with self._lock:
             while not self._ended:
                 try:
                     chunk = os.read(self._read_end, 65_536)
                 except BlockingIOError:
-                    return
-                if not chunk:
-                    self._ended = True
-                    if self._rest:
-                        self._tell(self._rest)
-                    return
+                    break
+                self._ended = not chunk
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in lines:
                     self._tell(line)
+            if self._rest and (to_the_end or self._ended):
+                self._tell(self._rest)
+                self._rest = b""
 
     def _read(self) -> None:
         while not self._ended:

@@ -207,7 +207,7 @@ class InProcessLambda:
             error = {
                 "errorType": type(raised).__name__,
                 "errorMessage": str(raised),
-                "stackTrace": traceback.format_tb(raised.__traceback__),
+                "stackTrace": traceback.format_tb(raised.__traceback__)[1:],  # without this frame
             }
         self._current.work = None
         return Invocation(
@@ -285,8 +285,8 @@ def _variables(spec: FunctionSpec, env: Mapping[str, str]) -> dict[str, str]:
 def _import_handler(spec: FunctionSpec) -> Callable[[Any, Context], Any]:
     module_name, _, name = spec.handler.rpartition(".")
     file = spec.code.joinpath(*module_name.replace("/", ".").split(".")).with_suffix(".py")
-    # Under a name of its own, since every function's module is called app.
-    found = importlib.util.spec_from_file_location(f"{spec.logical_id}_{module_name}", file)
+    # Not by its name: every function's module is called app, and the second one must not be the first.
+    found = importlib.util.spec_from_file_location(module_name, file)
     if found is None or found.loader is None or not file.is_file():
         raise ImportError(f"there is no module {module_name} in CodeUri")
     module = importlib.util.module_from_spec(found)

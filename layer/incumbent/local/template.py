@@ -148,7 +148,6 @@ class Template:
         code = self._folder / code_uri
         if not code.is_dir():
             raise ConfigurationError(f"{logical_id}: CodeUri {code_uri} is no folder beside the template")
-        logging = one("LoggingConfig") or {}
         return FunctionSpec(
             logical_id=logical_id,
             name=self._name_of(logical_id),
@@ -158,7 +157,7 @@ class Template:
             runtime=one("Runtime"),
             timeout_ms=_whole(logical_id, "Timeout", one("Timeout", 3)) * 1_000,
             memory_mb=_whole(logical_id, "MemorySize", one("MemorySize", 128)),
-            environment=_logging_variables(logging) | self._variables(logical_id, common, own),
+            environment=self._variables(logical_id, common, own),
             max_retry_attempts=_whole(
                 logical_id,
                 "MaximumRetryAttempts",
@@ -342,11 +341,6 @@ def _whole(logical_id: str, name: str, value: Any) -> int:
         return int(value)
     except (TypeError, ValueError) as cause:
         raise ConfigurationError(f"{logical_id}: {name} must be a whole number, not {value!r}") from cause
-
-
-def _logging_variables(logging: Mapping[str, Any]) -> dict[str, str]:
-    pairs = {"AWS_LAMBDA_LOG_FORMAT": "LogFormat", "AWS_LAMBDA_LOG_LEVEL": "ApplicationLogLevel"}
-    return {variable: str(logging[name]) for variable, name in pairs.items() if name in logging}
 
 
 def _names(values: Sequence[str] | Mapping[str, Any]) -> str:

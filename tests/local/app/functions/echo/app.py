@@ -31,7 +31,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         time.sleep(event["ms"] / 1_000)
     elif do == "print":
         print(event["text"])
-        print(event["text"].upper(), file=sys.stderr)
+        print(event["text"].upper(), file=sys.stderr, end=event.get("end", "\n"))
     elif do == "raise":
         raise RuntimeError(event["text"])
     elif do == "exit":
