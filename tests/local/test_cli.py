@@ -156,6 +156,23 @@ def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytes
     assert "usage: incumbent" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("provider", ["none", "memory"])
+def test_a_reader_that_leaves_ends_the_command_quietly(scenario: Any, provider: str) -> None:
+    """As with `| head -1`: no traceback, no process left."""
+    file = scenario({**step(0, "a1"), "repeat": 50, "every_ms": 20})
+    command = subprocess.Popen(
+        [*(sys.executable, "-m", "incumbent.cli", "replay", file, *COMMON, "--provider", provider)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert command.stdout is not None
+    command.stdout.readline()
+    command.stdout.close()
+    command.stdout = None
+    _, err = command.communicate(timeout=20)
+    assert (command.returncode, err) == (1, b"")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals) -> None:
     """Ended or killed in the middle of an invocation, with other environments frozen: all are gone."""

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local import Environment, LocalLambda, Outcome
@@ -170,6 +173,38 @@ def test_a_handler_that_cannot_be_imported_fails_its_invocations(start: Start) -
     cloud.wait_idle()
     assert cloud.environments("BrokenFunction") == ()
     assert cloud.invoke("BrokenFunction", {}).environment == "BrokenFunction-4"
+
+
+def test_an_interpreter_that_is_not_there_fails_invocations_too(start: Start) -> None:
+    """And so does one without the runtime client; the error has its last word."""
+    done = start(python="/nowhere/python").invoke("EchoFunction", {})
+    assert done.outcome is Outcome.INIT_ERROR
+    assert done.error is not None
+    assert "No such file" in done.error["errorMessage"]
+    bare = start(python=sys.executable, env={"PYTHONHOME": "/nowhere"}).invoke("EchoFunction", {})
+    assert bare.error is not None
+    assert bare.error["errorType"] == "Runtime.ExitError"
+    assert "exit status 1: " in bare.error["errorMessage"]
+
+
+def test_an_environment_that_is_not_ready_in_time_is_given_up(start: Start) -> None:
+    """Init has a limit of its own; the function's timeout counts from the invocation."""
+    done = start(init_timeout_ms=1).invoke("EchoFunction", {})
+    assert done.outcome is Outcome.INIT_ERROR
+    assert done.error == {"errorType": "Sandbox.Timedout", "errorMessage": "Init timed out after 0.00 seconds"}
+
+
+def test_what_a_listener_raises_comes_out_where_somebody_waits(start: Start) -> None:
+    """It changes nothing of the invocation, and is raised once."""
+
+    def listen(_: object) -> None:
+        raise ValueError("not again")
+
+    cloud = start(on_invocation=listen)
+    assert cloud.invoke("EchoFunction", {}).ok
+    with pytest.raises(ValueError, match="not again"):
+        cloud.wait_idle()
+    cloud.wait_idle()
 
 
 def test_between_invocations_nothing_in_the_process_moves(cloud: LocalLambda) -> None:

@@ -29,6 +29,7 @@ from incumbent.local.wire import Handler, Server
 
 _RUNTIME_API = "/2018-06-01/runtime"
 _HANG_UP_MS = 1_000
+_STOP_TRIES = 200
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -274,16 +275,11 @@ class Environment:
         self._api.start()
         with self._signals:
             if self.phase is Phase.STARTING:
-                self._process = subprocess.Popen(
-                    [self._settings.python, "-m", "awslambdaric", self._spec.handler],
-                    cwd=self._spec.code,
-                    env=self._variables(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._logs.write_end,
-                    stderr=self._logs.write_end,
-                    process_group=0,  # so that signals reach what a handler starts, too
-                )
-                self._settings.leash.hold(self._process.pid)
+                try:
+                    self._process = self._started()
+                    self._settings.leash.hold(self._process.pid)
+                except OSError as error:  # no such interpreter, no such folder
+                    self.init_error = {"errorType": "Runtime.InvalidEntrypoint", "errorMessage": str(error)}
         self._logs.start()
         if self._process is not None:
             self._process.wait()
@@ -299,17 +295,37 @@ class Environment:
         self._fleet.gone(self)
         self._gone.set()
 
+    def _started(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [self._settings.python, "-m", "awslambdaric", self._spec.handler],
+            cwd=self._spec.code,
+            env=self._variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._logs.write_end,
+            stderr=self._logs.write_end,
+            process_group=0,  # so that signals reach what a handler starts, too
+        )
+
     def _stop_or_go(self, *, held: bool | None = None, parked: bool | None = None) -> None:
         with self._signals:
             held = self.held if held is None else held
             parked = self._parked if parked is None else parked
             if self._process is not None and self.phase is not Phase.GONE:
                 _signal_group(self._process.pid, signal.SIGSTOP if held or parked else signal.SIGCONT)
-                if (held or parked) and hasattr(os, "waitid"):  # macOS has it since Python 3.13
-                    # The signal takes effect a little later; who reads `frozen` should be able to rely on it.
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                if held or parked:
+                    self._wait_stopped(self._process.pid)
             self.held, self._parked = held, parked
+
+    def _wait_stopped(self, pid: int) -> None:
+        """A signal takes effect a little later; who reads `frozen` should be able to rely on it."""
+        if not hasattr(os, "waitid"):  # macOS has it since Python 3.13
+            return
+        how = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            for _ in range(_STOP_TRIES):  # bounded: somebody else may let it go on meanwhile
+                if os.waitid(os.P_PID, pid, how) is not None:
+                    return
+                self._settings.clock.sleep_ms(1)
 
     def _printed(self, text: str) -> None:
         work = None if self.multi_concurrent else self._latest

@@ -23,6 +23,7 @@ from incumbent.errors import ConfigurationError
 from incumbent.local.invocations import (
     CannotStart,
     Invocation,
+    Listeners,
     LogLine,
     OnInvocation,
     OnLog,
@@ -81,8 +82,7 @@ class InProcessLambda:
         self._functions = {spec.logical_id: spec for spec in functions}
         self._env = dict(env or {})
         self._clock = clock
-        self._on_log = on_log
-        self._on_invocation = on_invocation
+        self._listeners = Listeners(on_log, on_invocation)
         self._changed = threading.Condition()
         self._outstanding = 0
         self._handlers: dict[str, Callable[[Any, Context], Any]] = {}
@@ -137,7 +137,7 @@ class InProcessLambda:
                     attempt=attempt,
                     sent_at_ms=sent_at_ms,
                 )
-                self._on_invocation(invocation)
+                self._listeners.invocation(invocation)
                 if invocation.ok:
                     break
             with self._changed:
@@ -165,13 +165,15 @@ class InProcessLambda:
             raise CannotStart(f"{function} cannot start: {type(cause).__name__}: {cause}") from cause
 
     def wait_idle(self, timeout_ms: int = 60_000) -> None:
-        """Wait until no invocation runs or waits.
+        """Wait until no invocation runs or waits, and raise what a listener raised.
 
         Raises:
             TimeoutError: that took longer than ``timeout_ms``.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._outstanding == 0, timeout_ms / 1_000):
+            idle = self._changed.wait_for(lambda: self._outstanding == 0 or self._listeners.raised, timeout_ms / 1_000)
+            self._listeners.check()
+            if not idle:
                 raise TimeoutError(f"{self._outstanding} invocations were not over after {timeout_ms} ms")
 
     def _attempt(
@@ -257,7 +259,7 @@ class InProcessLambda:
         )
         if work:
             work[2].append(line)
-        self._on_log(line)
+        self._listeners.log(line)
 
 
 class _Lines(io.TextIOBase):

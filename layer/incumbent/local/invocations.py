@@ -135,8 +135,38 @@ class Cloud(Protocol):
         ...
 
 
-OnLog = Callable[[LogLine], None]
-OnInvocation = Callable[[Invocation], None]
+OnLog = Callable[[LogLine], object]
+OnInvocation = Callable[[Invocation], object]
+
+
+class Listeners:
+    """Calls those who listen. What they raise must not change what becomes of an invocation: it is kept."""
+
+    def __init__(self, on_log: OnLog, on_invocation: OnInvocation) -> None:
+        """Keep whom to call."""
+        self._on_log = on_log
+        self._on_invocation = on_invocation
+        self.raised: Exception | None = None
+
+    def log(self, line: LogLine) -> None:
+        """Tell of a line."""
+        try:
+            self._on_log(line)
+        except Exception as error:  # noqa: BLE001 - whatever it is, `check` raises it
+            self.raised = self.raised or error
+
+    def invocation(self, invocation: Invocation) -> None:
+        """Tell of an attempt that has ended."""
+        try:
+            self._on_invocation(invocation)
+        except Exception as error:  # noqa: BLE001 - as in `log`
+            self.raised = self.raised or error
+
+    def check(self) -> None:
+        """Raise what a listener raised first, once."""
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised
 
 
 def ignore(_: object) -> None:

@@ -16,6 +16,7 @@ from incumbent.local.fleet import Fleet, request_id
 from incumbent.local.invocations import (
     CannotStart,
     Invocation,
+    Listeners,
     LogLine,
     OnInvocation,
     OnLog,
@@ -80,8 +81,8 @@ class LocalLambda:
             retry_delays_ms: The pauses before the retries of an asynchronous invocation; the last one counts
                 for all further ones.
             init_timeout_ms: How long an environment may take until it is ready.
-            on_log: Called with each line that is printed, from several threads.
-            on_invocation: Called with each attempt that has ended, from several threads.
+            on_log: Called with each line that is printed, from several threads. What it raises, `wait_idle` raises.
+            on_invocation: Called with each attempt that has ended; the same holds for it.
             clock: Where time comes from.
 
         Raises:
@@ -92,8 +93,7 @@ class LocalLambda:
             _check_positive(workers_per_environment=workers_per_environment)
         self._clock = clock
         self._retry_delays_ms = tuple(retry_delays_ms) or (0,)
-        self._on_log = on_log
-        self._on_invocation = on_invocation
+        self._listeners = Listeners(on_log, on_invocation)
         self._changed = threading.Condition()
         self._outstanding = 0
         self._closed = False
@@ -256,11 +256,14 @@ class LocalLambda:
             TimeoutError: that took longer than ``timeout_ms``.
         """
         with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._outstanding == 0 and all(fleet.quiet for fleet in self._fleets.values()),
-                timeout_ms / 1_000,
-            ):
+            idle = self._changed.wait_for(lambda: self._idle or self._listeners.raised, timeout_ms / 1_000)
+            self._listeners.check()
+            if not idle:
                 raise TimeoutError(f"{self._outstanding} invocations were not over after {timeout_ms} ms")
+
+    @property
+    def _idle(self) -> bool:
+        return self._outstanding == 0 and all(fleet.quiet for fleet in self._fleets.values())
 
     # ---- looking
 
@@ -320,7 +323,7 @@ class LocalLambda:
             error=error,
             logs=tuple(work.logs),
         )
-        self._on_invocation(invocation)
+        self._listeners.invocation(invocation)
         again = work.asynchronous and not invocation.ok and work.attempt <= spec.max_retry_attempts
         with self._changed:
             self._invocations.append(invocation)
@@ -351,7 +354,7 @@ class LocalLambda:
     def _printed(self, line: LogLine) -> None:
         with self._changed:
             self._logs.append(line)
-        self._on_log(line)
+        self._listeners.log(line)
 
     def _find(self, function: str) -> tuple[Fleet, str]:
         name, qualifier = split_function_name(function)
