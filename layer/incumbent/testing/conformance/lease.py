@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import LeaseProvider, is_lease_provider
 from incumbent.errors import ConfigurationError
 from incumbent.testing.conformance.samples import BAD_KEYS, BAD_OWNERS, BAD_TTLS, MAX_TTL_MS, ODD_ENDINGS, table
-from incumbent.testing.conformance.subject import TTL_MS, Subject, at_once
+from incumbent.testing.conformance.subject import PATIENCE_MS, TTL_MS, Subject, at_once
 from incumbent.values import Acquisition
 
 Call = Callable[[LeaseProvider, Any, Any, Any], object]
@@ -441,16 +442,20 @@ class LeaseConformance(Subject):
         clients: list[LeaseProvider] = [self.make_other(provider) for _ in range(8)]
         counter = {"value": 0, "inside": 0}
         seen: list[int] = []
+        began = SYSTEM_CLOCK.now()
 
         def increment(number: int) -> None:
             for turn in range(5):
                 owner = f"{number}.{turn}"
                 while not clients[number].acquire_lease(key, owner, TTL_MS * 100).acquired:
-                    pass
+                    assert began.until(SYSTEM_CLOCK.now()) < PATIENCE_MS, (
+                        f"{owner} waits for a lease that is never free"
+                    )
+                    SYSTEM_CLOCK.sleep_ms(1)
                 counter["inside"] += 1
                 seen.append(counter["inside"])
                 value = counter["value"]
-                clients[number].get_lease_owner(key)  # a request's time for others to come between
+                SYSTEM_CLOCK.sleep_ms(1)  # time for others to come between
                 counter["value"] = value + 1
                 counter["inside"] -= 1
                 clients[number].release_lease(key, owner)

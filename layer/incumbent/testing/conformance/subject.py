@@ -15,6 +15,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 TTL_MS = 30_000
+PATIENCE_MS = 30_000  # of real time, after which threads that wait for one another count as stuck
 
 
 class MailboxProvider(LeaseProvider, Mailbox, Protocol):
@@ -100,21 +101,23 @@ def at_once(count: int, call: Callable[Concatenate[int, P], T], *args: P.args, *
 
     def run(number: int) -> None:
         try:
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=PATIENCE_MS / 1000)
             answers[number] = call(number, *args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - carried to the test's own thread
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(2 * PATIENCE_MS / 1000)
     finally:
         sys.setswitchinterval(interval_s)
     if errors:
         raise errors[0]
+    if any(thread.is_alive() for thread in threads):
+        raise TimeoutError(f"some of {count} threads are still busy")
     return [answers[number] for number in range(count)]

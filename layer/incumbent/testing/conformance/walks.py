@@ -48,7 +48,7 @@ LATE_MS = 10 * PACE_MS  # a copy of a call comes late, but not later than this
 
 MAILBOX_STEPS = {
     "claim": 8,
-    "claim_again": 1,
+    "claim_again": 2,
     "settle": 5,
     "take": 2,
     "beat": 1,
@@ -60,7 +60,7 @@ MAILBOX_STEPS = {
 }
 ARCHIVE_STEPS = {
     "claim": 8,
-    "claim_again": 1,
+    "claim_again": 2,
     "settle": 6,
     "take": 1,
     "release": 1,
@@ -176,7 +176,7 @@ class Walk:
         owner, ttl_ms = self.somebody(), self.ttl_ms()
         ends: dict[str, list[Any]] = {"handled": [], "failed": [], "dropped": [], "deferred": []}
         for message_id in self.some_ids():
-            end = self.random.choice(("handled", "handled", "handled", "failed", "dropped", "deferred"))
+            end = self.random.choice(("handled", "handled", "failed", "failed", "dropped", "deferred"))
             if end in {"failed", "dropped"}:
                 after_ms = self.random.choice((None, None, 0, 3 * PACE_MS))
                 ends[end].append(Failure(id=message_id, error=f"failed {message_id}", after_ms=after_ms))
@@ -199,8 +199,9 @@ class Walk:
         )
 
     def take(self) -> tuple[str, Step]:
-        """By somebody, who has what it was given."""
-        owner, ttl_ms, have = self.somebody(), self.ttl_ms(), tuple(self.given)
+        """By somebody, who has what it was given, unless an answer was lost."""
+        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        have = tuple(each for each in self.given if self.random.random() < 0.8)  # noqa: PLR2004
 
         def step(provider: MailboxProvider) -> object:
             taken = list(provider.take(self.key, owner, ttl_ms, have=have))
