@@ -46,7 +46,7 @@ local holder = k.owner or ''
 if live and k.owner == owner then -- (1) owned already: answered from what stands
     refusal = load_mail()
     if refusal then return refusal end
-    local known = id == '' or is_stored(id) or trace_of(id, window)
+    local known = id == '' or is_stored(id) or trace_of('id:' .. id, window)
     if k.pttl < 0 then extend(ttl) end
     adopt('')
     if not known then store(id, body, { by = owner, promised = as_ticket }) end
@@ -57,7 +57,7 @@ if live and k.owner == owner then -- (1) owned already: answered from what stand
 end
 
 -- A late copy of a claim whose own message has failed since (M3).
-if k.traces and call('HEXISTS', ENDED, 'by:' .. owner) == 1 then return { 'idle' } end
+if trace_of('by:' .. owner, window) then return { 'idle' } end
 
 if id == '' then
     if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
@@ -67,7 +67,7 @@ if id == '' then
     return own(nil)
 end
 
-local ended = trace_of(id, window)
+local ended = trace_of('id:' .. id, window)
 if ended then -- (2) handled or dead; or routed by this very claim, and finished since (R8)
     if ended.by == owner then return { 'routed', holder, k.stored } end
     return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder }

@@ -13,6 +13,6 @@ if is_stored(id) then
     local tenure = k.recorded ~= '' and (not k.owner or k.known) and k.fence
     return { 'found', k.mail[1].meta.given == tenure and 'running' or 'waiting' }
 end
-local ended = trace_of(id, window)
+local ended = trace_of('id:' .. id, window)
 if not ended then return { 'found', '' } end
 return { 'found', ended.outcome == 'h' and 'handled' or 'dead' }

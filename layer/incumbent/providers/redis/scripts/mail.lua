@@ -112,9 +112,9 @@ local function read_trace(name)
     }
 end
 
--- The trace that makes an id a duplicate, if the window reaches back to it.
-local function trace_of(id, window)
-    local trace = k.traces and read_trace(call('HGET', ENDED, 'id:' .. id))
+-- The last trace under 'id:<id>' or 'by:<by>', if the window reaches back to it.
+local function trace_of(index, window)
+    local trace = k.traces and read_trace(call('HGET', ENDED, index))
     if trace and now - trace.at < window then return trace end
 end
 
