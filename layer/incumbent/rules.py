@@ -239,6 +239,11 @@ def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
     )
 
 
+def buried(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
+    """What died in the step from one state to the next (M6), in order."""
+    return tuple(letter for letter in after.dead if letter not in before.dead)
+
+
 def _trace(state: KeyState, message: Stored, outcome: Literal["handled", "dead", "failed"], now_ms: int) -> Ended:
     return Ended(id=message.id, outcome=outcome, by=message.by, fence=state.fence, at_ms=now_ms)
 

@@ -1,6 +1,6 @@
 """What the calls take and answer: frozen values, valid from birth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from incumbent.clock import Moment
@@ -103,12 +103,17 @@ class Acquisition:
     deadline: Moment | None = None
 
 
+# ``buried`` in the answers of claim and settle: the messages that this very call moved to the dead letters (M6), so
+# that somebody can be told. It is told once: a call that is repeated after a lost reply may have nothing to say any
+# more. So it is no part of what makes two answers equal, and the dead letters themselves are what counts.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """The caller owns the key.
 
     ``messages`` is the oldest due message (none for a ticket, which runs nothing), ``waiting`` how many more are
-    due. The caller's own message need not be the one: older ones go first (M4).
+    due. The caller's own message need not be the one: older ones go first (M4). ``buried`` died in this call.
     """
 
     owner: str
@@ -117,6 +122,7 @@ class Claimed:
     waiting: int
     expires_in_ms: int
     deadline: Moment
+    buried: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +138,11 @@ class Routed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
-    """The id is known already, and nothing was stored twice (M5)."""
+    """The id is known already, and nothing was stored twice (M5). ``buried`` died in this call, perhaps itself."""
 
     state: MessageState
     owner: str | None = None
+    buried: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +155,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Nothing is due: there is nothing to own the key for."""
+    """Nothing is due: there is nothing to own the key for. ``buried`` died in this call."""
+
+    buried: tuple[Message, ...] = field(default=(), compare=False)
 
 
 Claim: TypeAlias = Claimed | Routed | Duplicate | Busy | Idle
@@ -156,9 +165,13 @@ Claim: TypeAlias = Claimed | Routed | Duplicate | Busy | Idle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """The key is free. ``left`` messages are still stored (paused, or left behind by a caller with no successor)."""
+    """The key is free. ``left`` messages are still stored (paused, or left behind by a caller with no successor).
+
+    ``buried`` died in this call.
+    """
 
     left: int = 0
+    buried: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +179,7 @@ class Continued:
     """The key passed to the successor without a gap (R6), with a new fence.
 
     ``messages`` is the oldest due message, ``waiting`` how many more are due. ``messages`` is empty for a ticket.
+    ``buried`` died in this call.
     """
 
     owner: str
@@ -174,6 +188,7 @@ class Continued:
     waiting: int
     expires_in_ms: int
     deadline: Moment
+    buried: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

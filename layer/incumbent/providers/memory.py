@@ -57,12 +57,20 @@ class MemoryProvider:
 
     def _step(self, key: str, step: Callable[[rules.KeyState, int], tuple[rules.KeyState, A]]) -> tuple[Moment, A]:
         """Carry out one step of one key, atomically; return when it was sent and what it answered."""
+        sent, answer, _ = self._burying_step(key, step)
+        return sent, answer
+
+    def _burying_step(
+        self, key: str, step: Callable[[rules.KeyState, int], tuple[rules.KeyState, A]]
+    ) -> tuple[Moment, A, tuple[Message, ...]]:
+        """Carry out a step in which messages may die; return those too."""
         sent = self._clock.now()
         with self._lock:
             # The clock is read again under the lock: a step that waited must not act on an old time.
-            state, answer = step(self._keys.get(key, rules.KeyState()), self._clock.now().wall_ms)
+            before = self._keys.get(key, rules.KeyState())
+            state, answer = step(before, self._clock.now().wall_ms)
             self._keys[key] = state
-        return sent, answer
+        return sent, answer, tuple(map(_dead_message, rules.buried(before, state)))
 
     # --- the lease
 
@@ -145,7 +153,7 @@ class MemoryProvider:
                 origin=origin,
             )
 
-        sent, answer = self._step(key, step)
+        sent, answer, buried = self._burying_step(key, step)
         match answer:
             case rules.Granted():
                 return Claimed(
@@ -155,11 +163,12 @@ class MemoryProvider:
                     waiting=answer.waiting,
                     expires_in_ms=answer.expires_ms - sent.wall_ms,
                     deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+                    buried=buried,
                 )
             case rules.Accepted():
                 return Routed(owner=answer.owner, waiting=answer.stored)
             case rules.Known():
-                return Duplicate(state=answer.state, owner=answer.owner)
+                return Duplicate(state=answer.state, owner=answer.owner, buried=buried)
             case rules.Held():
                 return Busy(owner=answer.owner or "", expires_in_ms=answer.expires_ms - sent.wall_ms)
             case "full":
@@ -169,7 +178,7 @@ class MemoryProvider:
                     key=key,
                 )
             case _:
-                return Idle()
+                return Idle(buried=buried)
 
     def settle(
         self,
@@ -189,7 +198,7 @@ class MemoryProvider:
         check_lease(key, owner, ttl_ms)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
-        sent, answer = self._step(
+        sent, answer, buried = self._burying_step(
             key,
             lambda state, now: rules.settle(
                 state,
@@ -214,9 +223,10 @@ class MemoryProvider:
                     waiting=answer.waiting,
                     expires_in_ms=answer.expires_ms - sent.wall_ms,
                     deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+                    buried=buried,
                 )
             case rules.Freed():
-                return Released(left=answer.left)
+                return Released(left=answer.left, buried=buried)
             case _:
                 raise self._lost(key, owner, "settle")
 
@@ -278,18 +288,7 @@ class MemoryProvider:
             states = [(k, s) for k, s in self._keys.items() if key is None or k == key]
         letters = [(each, letter) for each, state in states for letter in state.dead]
         for each, letter in letters[:limit]:
-            yield DeadLetter(
-                key=each,
-                message=Message(
-                    id=letter.id,
-                    event=json.loads(letter.body),
-                    attempt=letter.attempts,
-                    stored_at_ms=letter.stored_ms,
-                    promised=True,
-                    last_error=letter.error,
-                ),
-                died_at_ms=letter.died_ms,
-            )
+            yield DeadLetter(key=each, message=_dead_message(letter), died_at_ms=letter.died_ms)
 
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""
@@ -321,6 +320,17 @@ def _message(stored: rules.Stored) -> Message:
         due_at_ms=stored.due_ms,
         promised=stored.promised,
         last_error=stored.error,
+    )
+
+
+def _dead_message(letter: rules.Dead) -> Message:
+    return Message(
+        id=letter.id,
+        event=json.loads(letter.body),
+        attempt=letter.attempts,
+        stored_at_ms=letter.stored_ms,
+        promised=True,
+        last_error=letter.error,
     )
 
 

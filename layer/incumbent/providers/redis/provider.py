@@ -190,7 +190,7 @@ class RedisProvider:
             ttl_ms=ttl_ms,
         )
         match answer:
-            case [b"claimed", fence, pttl, waiting, *messages]:
+            case [b"claimed", fence, pttl, waiting, buried, *messages]:
                 self._fences.keep(key, owner, fence)
                 return Claimed(
                     owner=owner,
@@ -199,11 +199,14 @@ class RedisProvider:
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
+                    buried=_messages(buried),
                 )
             case [b"routed", holder, stored]:
                 return Routed(owner=_text(holder) or None, waiting=stored)
-            case [b"duplicate", state, holder]:
-                return Duplicate(state=cast("MessageState", _text(state)), owner=_text(holder) or None)
+            case [b"duplicate", state, holder, buried]:
+                return Duplicate(
+                    state=cast("MessageState", _text(state)), owner=_text(holder) or None, buried=_messages(buried)
+                )
             case [b"busy", holder, pttl]:
                 return Busy(owner=_text(holder), expires_in_ms=_lives(pttl))
             case [b"full"]:
@@ -212,8 +215,8 @@ class RedisProvider:
                     "stored, and its source keeps it",
                     key=key,
                 )
-            case [b"idle"]:
-                return Idle()
+            case [b"idle", buried]:
+                return Idle(buried=_messages(buried))
             case _:
                 raise _senseless(key, answer)
 
@@ -261,7 +264,7 @@ class RedisProvider:
             ttl_ms=ttl_ms,
         )
         match answer:
-            case [b"continued", fence, pttl, waiting, *messages] if successor is not None:
+            case [b"continued", fence, pttl, waiting, buried, *messages] if successor is not None:
                 self._fences.forget(key, owner)
                 self._fences.keep(key, successor, fence)
                 return Continued(
@@ -271,10 +274,11 @@ class RedisProvider:
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
+                    buried=_messages(buried),
                 )
-            case [b"released", left]:
+            case [b"released", left, buried]:
                 self._fences.forget(key, owner)
-                return Released(left=left)
+                return Released(left=left, buried=_messages(buried))
             case [b"lost", holder]:
                 raise self._lost("settle", key, owner, holder)
             case [b"unknown", holder]:
@@ -305,7 +309,7 @@ class RedisProvider:
         fence = self._fences.of(key, owner)
         _, answer = self._run("take", key, owner, ttl_ms, fence, *have, call="take", ttl_ms=ttl_ms)
         match answer:
-            case [b"taken", fence, _, _, *messages]:
+            case [b"taken", fence, _, _, _, *messages]:
                 self._fences.keep(key, owner, fence)
                 return _messages(messages)
             case [_, holder]:

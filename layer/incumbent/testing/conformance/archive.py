@@ -7,7 +7,7 @@ from incumbent.contract import is_archive
 from incumbent.testing.conformance.mail import EVERYTHING, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, WALKS, Walking
-from incumbent.values import Claimed, Duplicate, Failure, Idle, Message, Policy
+from incumbent.values import Claimed, Continued, Duplicate, Failure, Idle, Message, Policy, Released
 
 ONCE = Policy(max_attempts=1)
 
@@ -71,6 +71,67 @@ class ArchiveConformance(Walking):
         (letter,) = provider.dead_letters(key, EVERYTHING)
         assert (letter.message.id, letter.message.attempt, letter.message.last_error) == ("m1", 1, None)
         assert provider.find(key, "m1") == "dead"
+
+    def test_settle_says_what_it_buried(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: in the order of the mailbox, as the dead letters have them, and nothing that only pauses."""
+        for number in (1, 2, 3):
+            provider.claim(key, f"sender-{number}", TTL_MS, message(number), as_ticket=True)
+        provider.release_lease(key, "sender-1")
+        assert isinstance(provider.claim(key, "A", TTL_MS, None), Claimed)
+        provider.take(key, "A", TTL_MS)
+        answer = provider.settle(
+            key, "A", ttl_ms=TTL_MS, failed=[failure(2), failure(1)], handled=["m3"], policy=Policy(max_attempts=1)
+        )
+        assert isinstance(answer, Released)
+        assert [each.id for each in answer.buried] == ["m1", "m2"]
+        assert answer.buried == tuple(letter.message for letter in provider.dead_letters(key, EVERYTHING))
+        assert answer.buried[0].last_error == "failed 1"
+
+        provider.claim(key, "B", TTL_MS, message(4))
+        paused = provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(4)])
+        assert isinstance(paused, Released)
+        assert paused.buried == ()
+
+    def test_settle_that_goes_on_says_what_it_buried(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: what the run failed, and what was out of attempts before the next; with its whole body."""
+        large = Message(id="m1", event={"text": "é" * 30_000})
+        provider.claim(key, "A", TTL_MS, large, policy=ONCE)
+        for number in (2, 3):
+            provider.claim(key, f"sender-{number}", TTL_MS, message(number), policy=ONCE)
+        self.expire()
+        second = provider.claim(key, "B", TTL_MS, None, policy=Policy(max_attempts=2))
+        assert isinstance(second, Claimed)
+        provider.take(key, "B", TTL_MS)
+        provider.claim(key, "C", TTL_MS, message(4), policy=ONCE)
+        # m1 has had two deliveries; m2 and m3 one each, of which only m3 is reported as failed.
+        answer = provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(1), failure(3)], next_owner="B2", policy=ONCE)
+        assert isinstance(answer, Continued)
+        assert ids(answer.messages) == ["m4"]
+        assert sorted(ids(answer.buried)) == ["m1", "m2", "m3"]
+        by_id = {each.id: each for each in answer.buried}
+        assert by_id["m1"].event == large.event
+        assert (by_id["m2"].attempt, by_id["m2"].last_error) == (1, None)
+
+    def test_claim_says_what_it_buried(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: what killed its runs dies when somebody looks for work, told whether there is other work or not."""
+        provider.claim(key, "A", TTL_MS, message(1), policy=ONCE)
+        self.expire()
+        past = provider.claim(key, "B", TTL_MS, message(2), policy=ONCE)
+        assert isinstance(past, Claimed)
+        assert (ids(past.buried), ids(past.messages)) == (["m1"], ["m2"])
+        self.expire()
+        all_there_was = provider.claim(key, "C", TTL_MS, None, policy=ONCE)
+        assert isinstance(all_there_was, Idle)
+        assert ids(all_there_was.buried) == ["m2"]
+        provider.claim(key, "D", TTL_MS, message(3), policy=ONCE)
+        self.expire()
+        itself = provider.claim(key, "E", TTL_MS, message(3), policy=ONCE)
+        assert itself == Duplicate(state="dead")
+        assert isinstance(itself, Duplicate)
+        assert ids(itself.buried) == ["m3"]
+        again = provider.claim(key, "F", TTL_MS, message(3), policy=ONCE)
+        assert isinstance(again, Duplicate)
+        assert again.buried == ()
 
     def test_dead_letters_are_listed_longest_dead_first(self, provider: ArchiveProvider, key: str) -> None:
         """M6: no more than asked for; of one key or of all."""

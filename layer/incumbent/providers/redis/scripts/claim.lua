@@ -4,8 +4,8 @@
 --        6 '1' if the owner is a ticket  7 '1' if the message may be stored behind another owner
 --        8 '1' if a paused message blocks later ones  9 max_pending  10 max_attempts  11 window
 --        12 keyspace  13 target  14 request id  15 log stream; none of these four if the caller gave no origin
--- Answers {'claimed', fence, PTTL, waiting, id, meta, body ...}, {'routed', holder, stored},
---         {'duplicate', state, holder}, {'busy', holder, PTTL}, {'full'} or {'idle'}.
+-- Answers {'claimed', fence, PTTL, waiting, buried, id, meta, body ...}, {'routed', holder, stored},
+--         {'duplicate', state, holder, buried}, {'busy', holder, PTTL}, {'full'} or {'idle', buried}.
 
 local owner, ttl, id, body, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
@@ -31,8 +31,8 @@ local function own(wanted)
     if #given() == 0 then -- all that was due was out of attempts: nobody has anything to run
         free('released', owner, k.fence)
         finish_mail()
-        if wanted and not is_stored(wanted) then return { 'duplicate', 'dead', '' } end
-        return { 'idle' }
+        if wanted and not is_stored(wanted) then return { 'duplicate', 'dead', '', buried } end
+        return { 'idle', buried }
     end
     finish_mail()
     return granted('claimed', {})
@@ -57,20 +57,20 @@ if live and k.owner == owner then -- (1) owned already: answered from what stand
 end
 
 -- A late copy of a claim whose own message has failed since (M3).
-if trace_of('by:' .. owner, window) then return { 'idle' } end
+if trace_of('by:' .. owner, window) then return { 'idle', buried } end
 
 if id == '' then
     if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
     refusal = load_mail()
     if refusal then return refusal end
-    if not live and #due(nil) == 0 then return { 'idle' } end
+    if not live and #due(nil) == 0 then return { 'idle', buried } end
     return own(nil)
 end
 
 local ended = trace_of('id:' .. id, window)
 if ended then -- (2) handled or dead; or routed by this very claim, and finished since (R8)
     if ended.by == owner then return { 'routed', holder, k.stored } end
-    return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder }
+    return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder, buried }
 end
 
 local waits = is_stored(id)
@@ -81,7 +81,7 @@ if live and waits then -- (3) it waits or runs: whoever is told so is promised i
     promise(message)
     if message.changed then finish_mail() end
     if message.meta.by == owner then return { 'routed', holder, k.stored } end
-    return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder }
+    return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder, buried }
 end
 
 if live then -- (5) stored behind an owner

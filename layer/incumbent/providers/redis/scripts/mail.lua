@@ -4,6 +4,9 @@ local REMEMBERED = 256 -- M5: traces kept per key and outcome
 local LETTERS_MS = 14 * DAY_MS
 local AT_ONCE = 1000 -- fields asked for in one call: Lua's stack holds a few thousand
 
+-- What this call has moved to the dead letters, as id, meta, body of each: told so that somebody can be (M6).
+local buried = {}
+
 -- Reads the meta of the messages of these ids into `k.mail`, in their order. Answers a refusal, or nil.
 local function load_messages(ids)
     for first = 1, #ids, AT_ONCE do
@@ -171,9 +174,11 @@ local function bury(message, window)
     local body = message.body or call('HGET', BODY, message.id)
     remove(message)
     message.meta.died = now
+    local meta = cjson.encode(message.meta)
     if not call('ZSCORE', DEAD, message.id) then k.letters = k.letters + 1 end
     call('ZADD', DEAD, int(last_place(DEAD) + 1), message.id)
-    call('HSET', LETTERS, message.id, cjson.encode(message.meta) .. '\n' .. body)
+    call('HSET', LETTERS, message.id, meta .. '\n' .. body)
+    buried[#buried + 1], buried[#buried + 2], buried[#buried + 3] = message.id, meta, body
     for _, id in ipairs(call('ZRANGE', DEAD, 0, -1)) do
         local letter = read_letter(id)
         if letter.v ~= FORMAT or now - letter.died < LETTERS_MS then break end
@@ -205,9 +210,10 @@ local function finish_mail()
     finish()
 end
 
--- {<tag>, fence, PTTL, how many more are due, then id, meta, body of each message that the tenure was given}
+-- {<tag>, fence, PTTL, how many more are due, {id, meta, body of each that was buried}, then id, meta, body of each message
+-- that the tenure was given}
 local function granted(tag, leave_out)
-    local answer = { tag, k.fence, k.pttl, #due(k.tenure) }
+    local answer = { tag, k.fence, k.pttl, #due(k.tenure), buried }
     for _, message in ipairs(given()) do
         if not leave_out[message.id] then
             answer[#answer + 1] = message.id

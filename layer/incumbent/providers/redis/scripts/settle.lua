@@ -5,8 +5,9 @@
 --        7 '1' if a paused message blocks later ones  8 max_attempts  9 window  10 the pauses, separated by commas
 --        11 to 14: how many messages are handled, failed, dropped, deferred; then these, in this order:
 --        the id of each that is handled or deferred; id, error, pause ('' for the policy's) of each other
--- Answers {'released', stored}; {'continued', fence, PTTL, waiting, id, meta, body ...}; either also when this very
--- call has done so before (R8); {'lost', holder}; or, when a repeated call finds no evidence, {'unknown', holder} (R9).
+-- Answers {'released', stored, buried}; {'continued', fence, PTTL, waiting, buried, id, meta, body ...}; either also when
+-- this very call has done so before (R8), with nothing buried; {'lost', holder}; or, when a repeated call finds no
+-- evidence, {'unknown', holder} (R9).
 
 local owner, ttl, successor, as_ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local fence, repeated, block = ARGV[5], ARGV[6] == '1', ARGV[7]
@@ -37,7 +38,7 @@ local function settled_before()
     if left.how == 'moved' and left.owner == owner and left.successor == successor and k.owner == successor then
         return granted('continued', {})
     end
-    if left.how == 'settled' and left.owner == owner then return { 'released', k.stored } end
+    if left.how == 'settled' and left.owner == owner then return { 'released', k.stored, buried } end
     if not repeated then return { 'lost', k.owner or '' } end
     for _, outcome in ipairs({ 'h', 'd', 'f' }) do -- R9: a later tenure hides how this one left, its traces stay
         local first, last = queue(outcome)
@@ -45,7 +46,7 @@ local function settled_before()
             local old = read_trace(outcome .. ':' .. int(number))
             if old and old.fence == fence then
                 for _, id in ipairs(finished) do
-                    if id == old.id then return { 'released', k.stored } end
+                    if id == old.id then return { 'released', k.stored, buried } end
                 end
             end
         end
@@ -107,4 +108,4 @@ if successor ~= '' and #due(nil) > 0 then
 end
 free('settled', owner, tenure) -- nothing is due, nobody comes after, or all that was due was out of attempts
 finish_mail()
-return { 'released', k.stored }
+return { 'released', k.stored, buried }

@@ -4,7 +4,7 @@
 -- them (M4). The answer names all that the tenure was given, so that a repeated call is answered like the first (R8).
 --
 -- ARGV  1 owner  2 ttl  3 the fence that the owner was granted, '' if not known  4... ids to leave out of the answer
--- Answers {'taken', fence, PTTL, waiting, id, meta, body ...} or {'lost', holder}.
+-- Answers {'taken', fence, PTTL, waiting, {}, id, meta, body ...} or {'lost', holder}.
 
 local owner, ttl, fence = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local have = {}
