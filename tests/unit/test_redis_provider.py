@@ -71,6 +71,7 @@ class Client(redis.Redis):
     """A client that repeats nothing by itself, keeps what it sent, and can lose requests and replies."""
 
     def __init__(self, port: int, **settings: Any) -> None:
+        settings = {"socket_timeout": 1, **settings}
         super().__init__(port=port, retry=Retry(NoBackoff(), 0), protocol=2, driver_info=None, **settings)
         self.sent: list[tuple[Any, ...]] = []
         self.faults: list[str] = []
@@ -96,7 +97,7 @@ class Box:
     def __init__(self, port: int, prefix: str | None = None) -> None:
         self.prefix = prefix or unique_prefix()
         self.client = Client(port)
-        self.bare: Any = redis.Redis(port=port, decode_responses=True, protocol=2, driver_info=None)
+        self.bare: Any = redis.Redis(port=port, decode_responses=True, protocol=2, driver_info=None, socket_timeout=1)
         self.provider = RedisProvider(client=self.client, key_prefix=self.prefix)
         self.other = RedisProvider(client=self.bare, key_prefix=self.prefix)
         self.key = "k"
@@ -907,7 +908,7 @@ class TestFormats:
         assert box.everything() == before
 
     @pytest.mark.parametrize(
-        "name", ["renew", "settle on", "beat", "take", "peek", "find", "claim duplicate", "claim as ticket"]
+        "name", ["renew", "settle on", "beat", "take", "peek", "find", "claim", "claim duplicate", "claim as ticket"]
     )
     def test_unknown_version_of_a_message_is_refused(self, box: Box, name: str) -> None:
         """By every call that would read it, before it has changed anything."""

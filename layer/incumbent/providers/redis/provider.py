@@ -5,6 +5,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
@@ -199,13 +200,13 @@ class RedisProvider:
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
-                    buried=_messages(buried),
+                    buried=_letters(buried),
                 )
             case [b"routed", holder, stored]:
                 return Routed(owner=_text(holder) or None, waiting=stored)
             case [b"duplicate", state, holder, buried]:
                 return Duplicate(
-                    state=cast("MessageState", _text(state)), owner=_text(holder) or None, buried=_messages(buried)
+                    state=cast("MessageState", _text(state)), owner=_text(holder) or None, buried=_letters(buried)
                 )
             case [b"busy", holder, pttl]:
                 return Busy(owner=_text(holder), expires_in_ms=_lives(pttl))
@@ -216,7 +217,7 @@ class RedisProvider:
                     key=key,
                 )
             case [b"idle", buried]:
-                return Idle(buried=_messages(buried))
+                return Idle(buried=_letters(buried))
             case _:
                 raise _senseless(key, answer)
 
@@ -274,11 +275,11 @@ class RedisProvider:
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
-                    buried=_messages(buried),
+                    buried=_letters(buried),
                 )
             case [b"released", left, buried]:
                 self._fences.forget(key, owner)
-                return Released(left=left, buried=_messages(buried))
+                return Released(left=left, buried=_letters(buried))
             case [b"lost", holder]:
                 raise self._lost("settle", key, owner, holder)
             case [b"unknown", holder]:
@@ -361,11 +362,9 @@ class RedisProvider:
             if limit <= 0:
                 return
             _, [_, *letters] = self._run("letters", each, limit, call="dead_letters")
-            for message_id, meta, body in _triples(letters):
+            for message, (_, meta, _) in zip(_letters(letters), _triples(letters), strict=True):
                 limit -= 1
-                yield DeadLetter(
-                    key=each, message=_message(message_id, meta, body), died_at_ms=json.loads(meta)["died"]
-                )
+                yield DeadLetter(key=each, message=message, died_at_ms=json.loads(meta)["died"])
 
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""
@@ -472,6 +471,11 @@ def _triples(answer: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 def _messages(answer: Sequence[bytes]) -> tuple[Message, ...]:
     return tuple(_message(*each) for each in _triples(answer))
+
+
+def _letters(answer: Sequence[bytes]) -> tuple[Message, ...]:
+    """Dead messages: what is dead is due no more, and its source has been answered."""
+    return tuple(replace(message, due_at_ms=0, promised=True) for message in _messages(answer))
 
 
 def _message(message_id: bytes, meta: bytes, body: bytes) -> Message:
