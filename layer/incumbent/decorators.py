@@ -63,6 +63,7 @@ class _Options:
     on_busy: Callable[..., Any] | None
     on_result: Callable[[Message, Any], object] | None
     on_lost: Callable[[Lease], object] | None
+    on_dead_letter: Callable[[Message], object] | None
     observer: observe.Observer | None
     clock: Clock
 
@@ -90,6 +91,7 @@ def leased(
     on_busy: Callable[..., Any] | None = None,
     on_result: Callable[[Message, Any], object] | None = None,
     on_lost: Callable[[Lease], object] | None = None,
+    on_dead_letter: Callable[[Message], object] | None = None,
     observer: observe.Observer | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Callable[[F], F]:
@@ -125,6 +127,9 @@ def leased(
         on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run.
         on_result: ``on_result(message, result)`` gets the results of other messages than the own.
         on_lost: ``on_lost(lease)`` is called once when a run loses its lease, possibly from the heartbeat's thread.
+        on_dead_letter: ``on_dead_letter(message)`` is called when a message is out of attempts, by whichever invocation
+            moves it to the dead letters. It is a notice, not a promise: an invocation that dies just then gives none,
+            and the dead letters are what counts (``incumbent dead ls``).
         observer: Takes every fact.
         clock: Where time comes from.
 
@@ -159,6 +164,7 @@ def leased(
         on_busy=on_busy,
         on_result=on_result,
         on_lost=on_lost,
+        on_dead_letter=on_dead_letter,
         observer=observer,
         clock=clock,
     )
@@ -217,6 +223,7 @@ def leased_function(
             "on_busy": None,
             "on_result": None,
             "on_lost": None,
+            "on_dead_letter": None,
             "observer": None,
             "clock": SYSTEM_CLOCK,
             **{name: value for name, value in options.items() if name not in _SETTINGS},
@@ -455,6 +462,7 @@ class _Desk:
             observers=(*observe.from_env(os.environ), *([options.observer] if options.observer else [])),
             on_result=options.on_result,
             on_lost=options.on_lost,
+            on_dead_letter=options.on_dead_letter,
         )
 
     def provider(self) -> LeaseProvider:
@@ -544,7 +552,7 @@ def _options(  # noqa: C901 - one check after another
     keyspace = others["keyspace"]
     if keyspace is not None and (not isinstance(keyspace, str) or "/" in keyspace):
         raise ConfigurationError(f"{name}: keyspace is {keyspace!r}: give text without a slash")
-    for hook in ("store", "on_busy", "on_result", "on_lost", "observer"):
+    for hook in ("store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")
     if others["waker"] not in (None, "auto") and not callable(others["waker"]):

@@ -16,7 +16,7 @@ from incumbent.contract import (
     is_mailbox,
     resolve_lease_provider,
 )
-from incumbent.errors import ConfigurationError
+from incumbent.errors import ConfigurationError, LeaseUnavailable
 from incumbent.validation import check_key
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
 from incumbent.wakers import LambdaWaker, Wake, Waker
@@ -70,8 +70,11 @@ def send(
         (waker or _lambda_waker())(Wake(key=full, ticket=ticket, target=name))
     except Exception:  # noqa: BLE001 - a waker may be anybody's, and the message is safe already
         observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", key)
-        if is_lease_provider(mailbox):
-            mailbox.release_lease(full, ticket)
+        try:
+            if is_lease_provider(mailbox):
+                mailbox.release_lease(full, ticket)
+        except LeaseUnavailable:  # the ticket's lease ends by itself
+            observe.LOG.exception("the ticket of key %r could not be given up: it ends within %s ms", key, ttl_ms)
         return Sent(message_id=message.id, state="waiting", woken=False)
     return Sent(message_id=message.id, state="waiting", woken=True)
 

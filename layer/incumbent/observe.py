@@ -22,9 +22,12 @@ FactName: TypeAlias = Literal[
     "handed_over",
     "wake_failed",
     "chain_cut",
+    "dead",
     "lost",
     "refused",
     "store_error",
+    "orphan",
+    "swept",
 ]
 
 
@@ -32,8 +35,12 @@ FactName: TypeAlias = Literal[
 class Fact:
     """One thing that happened to a key. It never holds a payload.
 
-    ``outcome`` is for a duplicate its state, and for an ended run ``handled``, ``failed``, ``deferred`` or ``lost``.
-    ``holder`` is who owns the key when it is not this invocation. ``ms`` is how long it took: a run, a hold.
+    ``outcome`` is for a duplicate its state; for an ended run ``handled``, ``failed``, ``deferred`` or ``lost``; for an
+    orphan ``woken``, ``failed``, ``untargeted`` or ``left``. ``holder`` is who owns the key when it is not this
+    invocation. ``ms`` is how long it took: a run, a hold; of an orphan, for how long it has been one.
+
+    ``dead`` is a message that moved to the dead letters. ``swept`` ends a pass of the sweeper, whatever it found: it
+    has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the oldest.
     """
 
     fact: FactName
@@ -92,6 +99,10 @@ def log_fact(fact: Fact, /) -> None:
     """Log what somebody should look into, without payloads."""
     if fact.fact in {"lost", "wake_failed", "chain_cut"}:
         LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, fact.error)
+    elif fact.fact == "dead":
+        LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, fact.error)
+    elif fact.fact == "orphan" and fact.outcome in {"failed", "untargeted"}:
+        LOG.warning("orphan: key %r could not be woken: %s", fact.key, fact.error)
 
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:

@@ -186,6 +186,7 @@ class Runner:
         observers: Sequence[Observer] = (),
         on_result: Callable[[Message, Any], object] | None = None,
         on_lost: Callable[[Lease], object] | None = None,
+        on_dead_letter: Callable[[Message], object] | None = None,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self.provider = provider
@@ -196,6 +197,7 @@ class Runner:
         self.observers = observers
         self.on_result = on_result
         self.on_lost = on_lost
+        self.on_dead_letter = on_dead_letter
         self.thread = thread
 
     def serve(self, call: Call, work: Work) -> Outcome:
@@ -276,6 +278,8 @@ class _Stay:
             origin=call.origin,
             policy=settings.policy,
         )
+        if isinstance(answer, Claimed | Duplicate | Idle):
+            self.told_dead(answer.buried)
         match answer:
             case Claimed():
                 self.tell(
@@ -426,7 +430,10 @@ class _Stay:
             self.told_released(tenure, left=0)
             return None
         if heartbeat is not None and self.clock.now().until(heartbeat.held_until) * 3 < settings.ttl_ms * 2:
-            heartbeat.renew()  # so that the tries of settle have the time they may need
+            try:
+                heartbeat.renew()  # so that the tries of settle have the time they may need
+            except LeaseUnavailable as error:  # the lease is held until its deadline, and settle may have more luck
+                self.tell("store_error", owner=tenure.owner, error=describe(error))
         own = call.message.id if call.message is not None else None
         if not another and own is not None and self.own_is_open() and own not in deferred:
             deferred = [*deferred, own]  # never reached: promised in the same step, so it may be answered for (M3)
@@ -443,6 +450,7 @@ class _Stay:
             ticket=ticket,
             policy=settings.policy,
         )
+        self.told_dead(answer.buried)
         if isinstance(answer, Released):
             self.told_released(tenure, left=answer.left)
             if answer.left and not another and call.hops >= settings.max_hops:
@@ -466,20 +474,31 @@ class _Stay:
         else:
             self.tell("handed_over", owner=ticket)
             return None
-        if self.time_for_another():
-            # The wake may have been sent all the same: whoever redeems the ticket first goes on (M9).
-            answer = mailbox.claim(
-                call.key,
-                call.new_owner(),
-                self.settings.ttl_ms,
-                None,
-                ticket=ticket,
-                origin=call.origin,
-                policy=self.settings.policy,
-            )
-            return self.tenure(answer) if isinstance(answer, Claimed) else None
-        self.runner.provider.release_lease(call.key, ticket)
-        return None
+        try:
+            return self.take_back(mailbox, ticket)
+        except LeaseUnavailable as error:  # the messages are promised, and the ticket's lease ends by itself (M8)
+            self.tell("store_error", owner=ticket, error=describe(error))
+            return None
+
+    def take_back(self, mailbox: Mailbox, ticket: str) -> _Tenure | None:
+        """Go on in place with a ticket whose wake failed, if there is time; else give it up."""
+        call = self.call
+        if not self.time_for_another():
+            self.runner.provider.release_lease(call.key, ticket)
+            return None
+        # The wake may have been sent all the same: whoever redeems the ticket first goes on (M9).
+        answer = mailbox.claim(
+            call.key,
+            call.new_owner(),
+            self.settings.ttl_ms,
+            None,
+            ticket=ticket,
+            origin=call.origin,
+            policy=self.settings.policy,
+        )
+        if isinstance(answer, Claimed | Duplicate | Idle):
+            self.told_dead(answer.buried)
+        return self.tenure(answer) if isinstance(answer, Claimed) else None
 
     # --- decisions
 
@@ -603,6 +622,13 @@ class _Stay:
             for message in run.lease.held:
                 if not self.has_own([message.id]):
                     guarded("on_result", self.runner.on_result, message, run.result)
+
+    def told_dead(self, buried: Sequence[Message]) -> None:
+        """Tell of the messages that a call has moved to the dead letters (M6)."""
+        for message in buried:
+            self.tell("dead", message_ids=(message.id,), attempt=message.attempt, error=message.last_error)
+            if self.runner.on_dead_letter is not None:
+                guarded("on_dead_letter", self.runner.on_dead_letter, message)
 
     def told_released(self, tenure: _Tenure, *, left: int) -> None:
         self.tell(
