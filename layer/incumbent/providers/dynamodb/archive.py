@@ -13,7 +13,7 @@ from incumbent.providers.dynamodb.item import Item, Record, Reference, typed
 from incumbent.providers.dynamodb.steps import Steps, When
 from incumbent.providers.dynamodb.table import Answer, Call
 from incumbent.rules import KeyState
-from incumbent.values import DeadLetter, Message, Orphan
+from incumbent.values import DeadLetter, Orphan
 
 _AT_ONCE = 50
 
@@ -45,18 +45,7 @@ def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLett
             if limit <= 0:
                 return
             limit -= 1
-            yield DeadLetter(
-                key=each,
-                message=Message(
-                    id=letter.id,
-                    event=item.event(letter.body),
-                    attempt=letter.attempts,
-                    stored_at_ms=letter.stored_ms,
-                    promised=True,
-                    last_error=letter.error,
-                ),
-                died_at_ms=letter.died_ms,
-            )
+            yield DeadLetter(key=each, message=item.dead_message(letter), died_at_ms=letter.died_ms)
 
 
 def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:

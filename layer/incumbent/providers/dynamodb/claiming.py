@@ -78,19 +78,20 @@ class Claiming:
                     waiting=waiting(answer),
                     expires_in_ms=expires_in_ms(answer),
                     deadline=until(answer, self.ttl_ms),
+                    buried=answer.buried,
                 )
                 return claimed, answer.record
             case rules.Accepted():
                 return Routed(owner=self.steps.owner(answer), waiting=len(state.mail)), answer.record
             case rules.Known():
-                return Duplicate(state=said.state, owner=said.owner), answer.record
+                return Duplicate(state=said.state, owner=said.owner, buried=answer.buried), answer.record
             case rules.Held():
-                busy = Busy(owner=said.owner or "", expires_in_ms=self.steps.free_in_ms(answer))
+                busy = Busy(owner=said.owner or "", expires_in_ms=expires_in_ms(answer))
                 return busy, answer.record
             case "full":
                 raise self._full(answer.record)
             case _:
-                return Idle(), answer.record
+                return Idle(buried=answer.buried), answer.record
 
     # --- the requests
 
@@ -148,8 +149,8 @@ class Claiming:
         if not self._routes(old, new):
             (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
             return updates.promise(place, old.mail[place].id)
-        if item.digest(new.mail[-1].id) in item.known_ids(old):
-            # Its trace is older than the window: stored again, under the condition that nobody else did so meanwhile.
+        if item.digest(new.mail[-1].id) in item.known_ids(old) or item.digest(self.owner) in item.tombs(old):
+            # A trace older than the window: stored all the same, provided that nobody else has done so meanwhile.
             return replace(change, beside=True).update(now_ms)
         return updates.append(self.owner, new.mail[-1], shard=change.shard, policy=self.policy, now_ms=now_ms)
 

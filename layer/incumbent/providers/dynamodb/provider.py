@@ -112,8 +112,7 @@ class DynamoDBProvider:
         step = self._steps.step(call, self._table.update(call, quick), rule)
         answer = step.answer
         if isinstance(step.said, rules.Held):
-            expires = self._steps.free_in_ms(answer)
-            return Acquisition(acquired=False, owner=step.said.owner, expires_in_ms=expires)
+            return Acquisition(acquired=False, owner=step.said.owner, expires_in_ms=expires_in_ms(answer))
         self._grants.remember(key, owner, answer.record)
         return Acquisition(
             acquired=True,
@@ -267,10 +266,11 @@ class DynamoDBProvider:
                     waiting=waiting(answer),
                     expires_in_ms=expires_in_ms(answer),
                     deadline=until(answer, ttl_ms),
+                    buried=answer.buried,
                 )
             case rules.Freed():
                 self._grants.forget(key, owner)
-                return Released(left=len(answer.record.state.mail))
+                return Released(left=len(answer.record.state.mail), buried=answer.buried)
             case "lost":
                 raise self._lost(call, owner, answer)
             case _:

@@ -17,8 +17,6 @@ from incumbent.values import Message
 A = TypeVar("A")
 
 MOST_ROUNDS = 8  # how often one call decides anew because somebody else's write came first
-LEAST_BUDGET_MS = 500
-MOST_BUDGET_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,8 @@ class Steps:
         self.clock = clock
 
     def call(self, name: str, key: str, *names: str, ttl_ms: int | None = None) -> Call:
-        """A call whose tries may take a third of the ttl, so that a renewal has another chance after it."""
-        budget_ms = MOST_BUDGET_MS if ttl_ms is None else min(max(ttl_ms // 3, LEAST_BUDGET_MS), MOST_BUDGET_MS)
-        return Call(name=name, key=key, pk=item.partition(self.prefix, key), budget_ms=budget_ms, names=names)
+        """A call of this provider. ``ttl_ms`` says how long it may take."""
+        return Call(name=name, key=key, pk=item.partition(self.prefix, key), ttl_ms=ttl_ms, names=names)
 
     def shard(self, call: Call) -> str:
         """Where the key stands in the orphans' index."""
@@ -100,9 +97,9 @@ class Steps:
         """Write once what the rules decide on what was shown, dead letters before and large bodies after it."""
         record, before = shown.record, shown.record.state
         dead = rule(before, When(shown.now_ms, shown.repeated))[0].dead
-        for rank, letter in enumerate(dead):
-            text = self.text(call, letter.id, letter.body) or "null"
-            self.table.put(call, item.dead_item(call.pk, replace(letter, body=text), rank))
+        letters = [replace(each, body=self.text(call, each.id, each.body) or "null") for each in dead]
+        for rank, letter in enumerate(letters):
+            self.table.put(call, item.dead_item(call.pk, letter, rank))
         left: list[Stored] = []
 
         def plan(now_ms: int) -> tuple[Update, A] | None:
@@ -124,10 +121,10 @@ class Steps:
         # What the record does not tell of any more is nobody's; what it does not tell of yet is not dead.
         self.sweep_bodies(call, left, answer.record)
         buried = {item.digest(trace.id) for trace in answer.record.state.ended if trace.outcome == "dead"}
-        for letter in dead:
+        for letter in letters:
             if item.digest(letter.id) not in buried:
                 self.table.sweep(call, item.dead_name(letter.id))
-        return answer
+        return replace(answer, buried=tuple(map(item.dead_message, letters))) if answer.applied else answer
 
     def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record does not hold any more."""
@@ -171,10 +168,6 @@ class Steps:
         state = answer.record.state
         return state.owner if rules.owned(state, answer.now_ms, self.skew_ms) else None
 
-    def free_in_ms(self, answer: Answer[A]) -> int:
-        """How long strangers wait at most, unless the lease is renewed."""
-        return answer.record.state.expires_ms + self.skew_ms - answer.now_ms
-
 
 def until(answer: Answer[A], ttl_ms: int) -> Moment:
     """R12: until when the owner may believe: from the try that answered, and from the item's own expiry."""
@@ -182,8 +175,8 @@ def until(answer: Answer[A], ttl_ms: int) -> Moment:
 
 
 def expires_in_ms(answer: Answer[A]) -> int:
-    """How long the lease in the record lives, from the sending on."""
-    return answer.record.state.expires_ms - answer.now_ms
+    """How long the lease in the record lives, from the sending on; 0 while strangers wait out the skew."""
+    return max(0, answer.record.state.expires_ms - answer.now_ms)
 
 
 def waiting(answer: Answer[A]) -> int:

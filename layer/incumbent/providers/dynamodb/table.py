@@ -1,5 +1,6 @@
 """Asks the table: each request with its tries, what a refusal has shown, and errors told apart."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -7,26 +8,22 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import boto3
 from botocore.config import Config
+from botocore.endpoint import DEFAULT_TIMEOUT
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoRegionError
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, typed
-from incumbent.tries import ask
+from incumbent.tries import ask, check_wait, wait_ms
+from incumbent.values import Message
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 A = TypeVar("A")
 
-# The inner retries are off, since repeating is ours (R9). botocore's own waits are 60 s (H10).
-OUR_CONFIG = Config(
-    connect_timeout=1,
-    read_timeout=1,
-    retries={"total_max_attempts": 1, "mode": "standard"},
-    tcp_keepalive=True,
-)
+_SHORTER_WAIT = "Give its config a connect_timeout and a read_timeout of a second or two"
 _BATCH = 50
 _MOST_BATCHES = 20  # of one reading, beyond those that it needs: DynamoDB may leave keys unread
 _PAUSE_MS = 50
@@ -62,7 +59,7 @@ class Call:
     name: str
     key: str
     pk: str
-    budget_ms: int
+    ttl_ms: int | None = None
     names: tuple[str, ...] = ()
 
 
@@ -72,7 +69,7 @@ class Answer(Generic[A]):
 
     ``record`` is the item after it or, where it was refused, the one that refused it. ``sent`` is when the try that
     was answered was sent. ``repeated`` says that an earlier try may have taken effect (R9). ``said`` is what the call
-    answers if the update was applied.
+    answers if the update was applied, ``buried`` what it moved to the dead letters then.
     """
 
     applied: bool
@@ -80,6 +77,7 @@ class Answer(Generic[A]):
     sent: Moment
     repeated: bool = False
     said: A | None = None
+    buried: tuple[Message, ...] = ()
 
     @property
     def now_ms(self) -> int:
@@ -100,26 +98,37 @@ class Table:
         clock: Clock,
     ) -> None:
         self._name = name
-        self._client = client
+        self._given = client
+        self._ours: dict[int, DynamoDBClient] = {}
         self._session = session
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
         self._returns_old = False
 
-    @property
-    def client(self) -> "DynamoDBClient":
-        """The client that was given, or one of our own."""
+    def client(self, call: Call) -> "DynamoDBClient":
+        """The client that was given, or one of our own whose waits suit the ttl; it is made when first needed.
+
+        Raises ``ConfigurationError`` if none can be made, or if somebody has set waits longer than the lease lives.
+        """
+        if self._given is not None:
+            check_wait(
+                _set_wait_ms(self._given.meta.config, given=True), call.ttl_ms, key=call.key, advice=_SHORTER_WAIT
+            )
+            return self._given
+        check_wait(_set_wait_ms(self._config, given=False), call.ttl_ms, key=call.key, advice=_SHORTER_WAIT)
+        waits_ms = wait_ms(call.ttl_ms)
         with self._lock:
-            if self._client is None:
-                config = OUR_CONFIG if self._config is None else OUR_CONFIG.merge(self._config)
+            if waits_ms not in self._ours:
+                config = _our_config(waits_ms)
                 try:
-                    session = self._session or boto3.session.Session()
-                    self._client = session.client("dynamodb", config=config)
+                    self._ours[waits_ms] = (self._session or boto3.session.Session()).client(
+                        "dynamodb", config=config if self._config is None else config.merge(self._config)
+                    )
                 except (BotoCoreError, ValueError) as cause:
                     advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
                     raise ConfigurationError(f"no client for DynamoDB can be made ({cause}): {advice}") from cause
-            return self._client
+            return self._ours[waits_ms]
 
     # --- the lease item
 
@@ -140,19 +149,20 @@ class Table:
             if planned is None:
                 return None
             update, said = planned
+            client = self.client(call)
             try:
-                found: Mapping[str, Any] = self.client.update_item(**update.request(self._name, _key(call.pk, LEASE)))
+                found: Mapping[str, Any] = client.update_item(**update.request(self._name, _key(call.pk, LEASE)))
             except ClientError as error:
                 if error.response["Error"]["Code"] != _REFUSED:
                     raise
-                doubt = doubt or self._tried_inside(error.response)
+                doubt = doubt or _tried_inside(client, error.response)
                 refused: Mapping[str, Any] = error.response
                 old = refused.get("Item")
                 if old is None and not self._returns_old:
                     return None
                 self._returns_old = True  # from now on a refusal without one means that there is no item
                 return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
-            doubt = doubt or self._tried_inside(found)
+            doubt = doubt or _tried_inside(client, found)
             record = self._decode(call, found["Attributes"])
             return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
 
@@ -162,7 +172,7 @@ class Table:
         """Read the lease item as it stands, after every write that was answered."""
 
         def send(_: int, sent: Moment) -> Answer[Any]:
-            return Answer(applied=False, record=self._decode(call, self._get(call.pk, LEASE)), sent=sent)
+            return Answer(applied=False, record=self._decode(call, self._get(call, LEASE)), sent=sent)
 
         return self._ask(call, send)
 
@@ -173,7 +183,7 @@ class Table:
         while wanted:
             batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
             call = calls[batch[0]["pk"]["S"]]
-            found = self._ask(call, self._reading(batch))
+            found = self._ask(call, self._reading(call, batch))
             yield from found["Responses"].get(self._name, [])
             unread = found.get("UnprocessedKeys", {}).get(self._name)
             if unread:
@@ -190,38 +200,39 @@ class Table:
 
     def get(self, call: Call, sk: str) -> Item | None:
         """Read an item."""
-        return self._ask(call, lambda *_: self._get(call.pk, sk))
+        return self._ask(call, lambda *_: self._get(call, sk))
 
     def put(self, call: Call, item: Item) -> None:
         """Write a whole item, whatever stood there."""
         written: Any = item
-        self._ask(call, lambda *_: self.client.put_item(TableName=self._name, Item=written))
+        self._ask(call, lambda *_: self.client(call).put_item(TableName=self._name, Item=written))
 
     def delete(self, call: Call, sk: str) -> bool | None:
         """Delete an item and say whether it was there; ``None`` if an earlier try may have deleted it."""
 
         def send(number: int, _: Moment) -> tuple[bool | None]:
-            found = self.client.delete_item(TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD")
+            client = self.client(call)
+            found = client.delete_item(TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD")
             if found.get("Attributes"):
                 return (True,)
-            return (None if number > 1 or self._tried_inside(found) else False,)
+            return (None if number > 1 or _tried_inside(client, found) else False,)
 
         return self._ask(call, send)[0]
 
     def sweep(self, call: Call, sk: str) -> None:
         """Delete an item that nobody needs any more; where that fails, TTL will."""
         try:
-            self.client.delete_item(TableName=self._name, Key=_key(call.pk, sk))
+            self.client(call).delete_item(TableName=self._name, Key=_key(call.pk, sk))
         except (BotoCoreError, ClientError):
             return
 
     def query(self, call: Call, **request: Any) -> Iterator[Item]:
         """All items that a query finds, page by page."""
-        return self._pages(call, lambda **more: self.client.query(TableName=self._name, **request, **more))
+        return self._pages(call, lambda **more: self.client(call).query(TableName=self._name, **request, **more))
 
     def scan(self, call: Call, **request: Any) -> Iterator[Item]:
         """All items that a scan finds, page by page. It reads the whole table."""
-        return self._pages(call, lambda **more: self.client.scan(TableName=self._name, **request, **more))
+        return self._pages(call, lambda **more: self.client(call).scan(TableName=self._name, **request, **more))
 
     # --- parts
 
@@ -234,22 +245,16 @@ class Table:
                 return
             further = {"ExclusiveStartKey": found["LastEvaluatedKey"]}
 
-    def _reading(self, batch: list[Any]) -> Callable[[int, Moment], Any]:
+    def _reading(self, call: Call, batch: list[Any]) -> Callable[[int, Moment], Any]:
         request: Any = {self._name: {"Keys": batch, "ConsistentRead": True}}
-        return lambda *_: self.client.batch_get_item(RequestItems=request)
+        return lambda *_: self.client(call).batch_get_item(RequestItems=request)
 
-    def _get(self, pk: str, sk: str) -> Item | None:
-        return self.client.get_item(TableName=self._name, Key=_key(pk, sk), ConsistentRead=True).get("Item")
+    def _get(self, call: Call, sk: str) -> Item | None:
+        return self.client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True).get("Item")
 
     @staticmethod
     def _decode(call: Call, item: Item | None) -> Record:
         return decode(item or {}, key=call.key, names=call.names)
-
-    def _tried_inside(self, response: Mapping[str, Any]) -> bool:
-        """Whether the client itself has repeated the request: then even our first try was a repetition (R9)."""
-        retries: Mapping[str, object] = getattr(self.client.meta.config, "retries", None) or {}
-        at_most = 0 if retries.get("total_max_attempts") == 1 else 1
-        return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", at_most))
 
     def _ask(self, call: Call, send: Callable[[int, Moment], A]) -> A:
         return ask(
@@ -257,10 +262,46 @@ class Table:
             clock=self._clock,
             call=call.name,
             key=call.key,
-            budget_ms=call.budget_ms,
+            ttl_ms=call.ttl_ms,
+            waits_ms=_waits_ms(self.client(call)),
             errors=(BotoCoreError, ClientError),
             explain=_explain,
         )
+
+
+def _tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
+    """Whether the client itself has repeated the request: then even our first try was a repetition (R9)."""
+    retries: Mapping[str, object] = getattr(client.meta.config, "retries", None) or {}
+    at_most = 0 if retries.get("total_max_attempts") == 1 else 1
+    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", at_most))
+
+
+def _waits_ms(client: "DynamoDBClient") -> float:
+    """How long a client waits for a connection, or for an answer."""
+    config = client.meta.config
+    waits_s: list[float | None] = [getattr(config, name, None) for name in ("connect_timeout", "read_timeout")]
+    return max(math.inf if wait_s is None else wait_s * 1_000 for wait_s in waits_s)
+
+
+def _our_config(waits_ms: int) -> Config:
+    """What our own clients differ in from botocore's defaults: it waits 60 s (H10), and repeating is ours (R9)."""
+    return Config(
+        connect_timeout=waits_ms / 1_000,
+        read_timeout=waits_ms / 1_000,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        tcp_keepalive=True,
+    )
+
+
+def _set_wait_ms(config: Config | None, *, given: bool) -> float | None:
+    """How long the caller's own settings wait for an answer; ``given`` says that they are those of a whole client.
+
+    Among settings that were only merged into ours, nobody has set what is botocore's default.
+    """
+    seconds = getattr(config, "read_timeout", None)
+    if config is None or (not given and seconds == DEFAULT_TIMEOUT):
+        return None
+    return math.inf if seconds is None else seconds * 1_000
 
 
 def _key(pk: str, sk: str) -> dict[str, Any]:
