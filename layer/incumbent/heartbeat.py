@@ -57,15 +57,14 @@ class Heartbeat:
         self._make_lost = lost
         self._make_thread = thread
         self._loss: LeaseLost | None = None
-        self._losing = threading.Lock()
-        self._renewing = threading.Lock()
+        self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.waiting: int | None = None
 
     def start(self) -> None:
         """Start beating, unless the invocation ends before the first renewal is due."""
-        if self._ends is not None and self._clock.now().until(self._ends) <= self._every_ms:
+        if self._ends is not None and self._clock.now().until(self._ends) <= self._due_ms():
             return
         self._thread = self._make_thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
         self._thread.start()
@@ -85,39 +84,52 @@ class Heartbeat:
     def loss(self) -> LeaseLost | None:
         """Why the lease is lost, noticed here at the latest; ``None`` while it is held."""
         if self._loss is None and self._clock.now().until(self._held_until) <= 0:
-            self._lose(self._make_lost("its deadline has passed without a renewal"))
+            self.lose(self._make_lost("its deadline has passed without a renewal"))
         return self._loss
 
+    def lose(self, loss: LeaseLost) -> None:
+        """Note that the lease is over. The first to notice says why, and ``on_lost`` is called once."""
+        with self._lock:
+            if self._loss is not None:
+                return
+            self._loss = loss
+        self._on_lost(loss)
+
     def renew(self) -> None:
-        """Renew now, from the run itself.
+        """Renew now, from the run itself; nothing is sent once the invocation is over (M13).
 
         Raises ``LeaseLost`` when the lease is over, ``LeaseUnavailable`` when the store gave no answer: the lease is
         held until its deadline all the same.
         """
         if self.loss is not None:
             raise self.loss
+        if self._over():
+            return
         try:
             self._renew_once()
         except LeaseLost as refused:
-            self._lose(refused)
+            self.lose(refused)
         if self.loss is not None:
             raise self.loss
 
-    def extend(self, held_until: Moment, *, waiting: int) -> None:
-        """Note a renewal that came with another call; one that was answered too late changes nothing."""
-        with self._renewing:
-            if self.loss is None and self._held_until.until(held_until) > 0:
-                self._held_until = held_until
-            self.waiting = waiting
+    def extend(self, held_until: Moment, *, waiting: int | None) -> None:
+        """Note a renewal, its own or one that came with another call.
+
+        One that is answered after the deadline revives nothing (R3), and of two that overlap the later sent one counts
+        (told by the monotonic clock: the other may have been set back in between).
+        """
+        with self._lock:
+            late = self._clock.now().until(self._held_until) <= 0
+            if self._loss is None and not late:
+                if held_until.mono_ms > self._held_until.mono_ms:
+                    self._held_until = held_until
+                self.waiting = waiting
+        if late:
+            self.lose(self._make_lost("a renewal was answered after its deadline"))
 
     def _renew_once(self) -> None:
-        with self._renewing:
-            renewal = self._renew()
-            late = self._clock.now().until(self._held_until) <= 0
-            if late:
-                raise self._make_lost("its renewal was answered after the deadline")
-            self._held_until = renewal.deadline
-            self.waiting = renewal.waiting
+        renewal = self._renew()
+        self.extend(renewal.deadline, waiting=renewal.waiting)
 
     def _beat_until_stopped(self) -> None:
         try:
@@ -125,33 +137,34 @@ class Heartbeat:
         except BaseException as died:  # noqa: BLE001 - a heartbeat that dies in silence is a lease lost in silence
             loss = self._make_lost("its heartbeat died")
             loss.__cause__ = died
-            self._lose(loss)
+            self.lose(loss)
 
     def _beat(self) -> None:
-        pause_ms = self._next_ms(self._every_ms)
+        pause_ms = _jitter(self._due_ms())
         while not self._clock.wait_ms(self._stopped, pause_ms):
-            now = self._clock.now()
-            if self._ends is not None and now.until(self._ends) <= 0:
+            if self._over() or self.loss is not None:
                 return  # M13
-            if self.loss is not None:
-                return
             try:
                 self._renew_once()
-                pause_ms = self._next_ms(self._every_ms)
+                pause_ms = _jitter(self._due_ms())
             except LeaseLost as refused:
-                self._lose(refused)
-                return
+                self.lose(refused)
             except Exception as error:  # noqa: BLE001 - one failed renewal is no loss: it is retried until the deadline
                 self._on_error(error)
-                left_ms = self._clock.now().until(self._held_until)
-                pause_ms = max(1, min(self._next_ms(min(_RETRY_MS, self._every_ms)), left_ms))
-
-    def _next_ms(self, most_ms: int) -> int:
-        return max(1, random.randint(most_ms - most_ms // 5, most_ms))  # noqa: S311 - jitter
-
-    def _lose(self, loss: LeaseLost) -> None:
-        with self._losing:
+                pause_ms = max(1, min(_jitter(min(_RETRY_MS, self._every_ms)), self._left_ms()))
             if self._loss is not None:
                 return
-            self._loss = loss
-        self._on_lost(loss)
+
+    def _due_ms(self) -> int:
+        """When to renew next: after the interval, or sooner where a slow answer has used up much of the lease."""
+        return max(1, min(self._every_ms, self._left_ms() // 2))
+
+    def _left_ms(self) -> int:
+        return self._clock.now().until(self._held_until)
+
+    def _over(self) -> bool:
+        return self._ends is not None and self._clock.now().until(self._ends) <= 0
+
+
+def _jitter(most_ms: int) -> int:
+    return random.randint(most_ms - most_ms // 5, most_ms)  # noqa: S311 - many owners that began at once spread

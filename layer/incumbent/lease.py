@@ -1,6 +1,7 @@
 """The handle that a run gets: what it holds, what it was started for, and when to stop."""
 
 import enum
+import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Final
@@ -72,6 +73,7 @@ class Lease:
         self._clock = clock
         self._can_defer = can_defer
         self._taken: list[Message] = []
+        self._taking = threading.Lock()
         self._deferred = False
         self._callback: Callable[[], object] | None = None
 
@@ -117,12 +119,17 @@ class Lease:
     def take(self) -> list[Message]:
         """Take what has arrived since, oldest first: it becomes part of this run. One request.
 
-        What failed before is not among it: it gets a run of its own. Raises ``LeaseLost``, or ``LeaseUnavailable``
-        when the store gave no answer; then nothing is lost, and the next ``take`` brings it.
+        What failed before is not among it: it gets a run of its own. Once the invocation is over nothing is (M13).
+        Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer; then nothing is lost, and the next
+        ``take`` brings it.
         """
         self.assert_held()
-        arrived = list(self._take([message.id for message in self.held]))
-        self._taken += arrived
+        if self.time_left_ms == 0:
+            return []
+        with self._taking:  # two threads must not be given the same message
+            arrived = list(self._take([message.id for message in self.held]))
+            self._taken += arrived
+        self.assert_held()
         return arrived
 
     def defer(self) -> Deferred:
@@ -143,15 +150,16 @@ class Lease:
         return DEFERRED
 
     def when_lost(self, callback: Callable[[], object] | None) -> None:
-        """Call this when the lease is lost, from whichever thread notices; now if it is lost already."""
+        """Call this once when the lease is lost, from whichever thread notices; now if it is lost already."""
         self._callback = callback
-        if callback is not None and self._heartbeat.loss is not None:
-            callback()
+        if self._heartbeat.loss is not None:
+            self.lost()
 
     def lost(self) -> None:
         """Do what ``when_lost`` was given."""
-        if self._callback is not None:
-            self._callback()
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
 
     @property
     def deferred(self) -> bool:
