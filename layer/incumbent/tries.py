@@ -1,16 +1,79 @@
-"""How a request is repeated: the one place that decides so, since a provider must know which try it is (R9)."""
+"""How a request is tried: the one place that decides so, since a provider must know which try it is (R9).
+
+How long a call may take follows from the ttl it is for, so that a renewal has ended well before the next is due, and
+long before the lease has (H10). For our own clients, with all that can be slow being slow::
+
+    ttl        wait      a try lasts   tries begin within   the call has ended after   a renewal is due after
+    30,000 ms  1,000 ms  2,000 ms      3,000 ms             5,000 ms                   10,000 ms
+     6,000 ms    250 ms    500 ms      1,000 ms             1,500 ms                    2,000 ms
+
+A try waits twice at most: for a connection, if it needs one, and for the answer.
+"""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from incumbent.clock import Clock, Moment
-from incumbent.errors import LeaseUnavailable
+from incumbent.errors import ConfigurationError, LeaseUnavailable
 
 T = TypeVar("T")
 
 MOST_TRIES = 3
 PAUSE_MS = 20
+
+# A client is made for each of them that is needed: one, as long as an application has one ttl.
+WAITS_MS = (1_000, 500, 250)
+LONGEST_BUDGET_MS = 3_000
+SHORTEST_BUDGET_MS = 250
+
+_WORTH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_worth_until", default=None)
+
+
+def wait_ms(ttl_ms: int | None = None) -> int:
+    """How long our own clients wait for a connection, and how long for an answer: at most a twentieth of the ttl.
+
+    Never less than a quarter of a second: a ttl below five seconds leaves room for fewer tries.
+    """
+    if ttl_ms is None:
+        return WAITS_MS[0]
+    return next((wait for wait in WAITS_MS if wait <= ttl_ms // 20), WAITS_MS[-1])
+
+
+def budget_ms(ttl_ms: int | None = None) -> int:
+    """For how long a call may begin further tries: a sixth of the ttl, within bounds."""
+    if ttl_ms is None:
+        return LONGEST_BUDGET_MS
+    return min(max(ttl_ms // 6, SHORTEST_BUDGET_MS), LONGEST_BUDGET_MS)
+
+
+def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str, advice: str) -> None:
+    """Refuse a wait that somebody has set and that is longer than the lease may live (H10).
+
+    ``wait_ms`` is ``None`` where nobody has set one, infinite where a client waits for ever. Raises
+    ``ConfigurationError``.
+    """
+    if wait_ms is not None and ttl_ms is not None and wait_ms > ttl_ms:
+        raise ConfigurationError(
+            f"the client for key {key!r} may wait {wait_ms:,.0f} ms for one answer, longer than the lease lives "
+            f"(ttl_ms={ttl_ms:,}): a renewal that is stuck so long loses it. {advice}",
+            key=key,
+        )
+
+
+@contextmanager
+def worth_until(moment: Moment) -> Iterator[None]:
+    """Within it, no try is begun that could outlast ``moment``: its answer would be worth nothing any more.
+
+    This is how the heartbeat says how much of its lease is left, through a contract that has no argument for it.
+    """
+    before = _WORTH_UNTIL.set(moment)
+    try:
+        yield
+    finally:
+        _WORTH_UNTIL.reset(before)
 
 
 def ask(
@@ -19,33 +82,58 @@ def ask(
     clock: Clock,
     call: str,
     key: str,
-    budget_ms: int,
+    ttl_ms: int | None,
+    waits_ms: float,
     errors: tuple[type[Exception], ...],
     explain: Callable[[Exception], tuple[bool, str]],
     first_try: int = 1,
 ) -> T:
     """Send a request until it is answered, its budget is spent, or an error says that trying again is no use.
 
-    ``send`` is given the number of the try and when it was sent (R12). ``explain`` says of an error whether another
-    try may help, and what to do about it. ``first_try`` is 2 where the vendor's client repeats on its own, since then
-    even the first try may be a repetition.
+    ``send`` is given the number of the try and when it was sent (R12). ``waits_ms`` is how long its client waits for a
+    connection, and again for an answer. ``explain`` says of an error whether another try may help, and what to do
+    about it. ``first_try`` is 2 where the vendor's client repeats on its own, since then even the first try may be a
+    repetition.
 
     Raises ``LeaseUnavailable`` from the vendor's error: the call may or may not have taken effect.
     """
     began = clock.now()
     number = first_try
+    failed: Exception | None = None
+    advice = ""
     while True:
         sent = clock.now()
+        if _comes_too_late(sent, ttl_ms, waits_ms):
+            tried = "no other try was begun" if failed else "it was not tried"
+            raise LeaseUnavailable(
+                f"{call} of key {key!r}: {tried}, since its answer could come after the lease has ended"
+                + (f" ({type(failed).__name__}: {failed}); {advice}" if failed else ""),
+                key=key,
+            ) from failed
         try:
             return send(number, sent)
         except errors as error:
             again, advice = explain(error)
+            failed = error
             pause_ms = random.randint(PAUSE_MS // 2, PAUSE_MS << (number - first_try))  # noqa: S311 - jitter
-            late = began.until(clock.now()) + pause_ms >= budget_ms
+            late = began.until(clock.now()) + pause_ms >= budget_ms(ttl_ms)
             if not again or late or number - first_try + 1 >= MOST_TRIES:
                 raise LeaseUnavailable(
                     f"{call} of key {key!r}: the store gave no answer ({type(error).__name__}: {error}); {advice}",
                     key=key,
                 ) from error
-            clock.sleep_ms(pause_ms)
-            number += 1
+        clock.sleep_ms(pause_ms)
+        number += 1
+
+
+def _comes_too_late(sent: Moment, ttl_ms: int | None, waits_ms: float) -> bool:
+    """Whether a try that is begun now could outlast what it is worth.
+
+    A sixth of the ttl has to do, for a ttl below three seconds and for patient clients: else there would be no time
+    left to renew it in.
+    """
+    worth_until = _WORTH_UNTIL.get()
+    if worth_until is None:
+        return False
+    lasts_ms = 2 * waits_ms
+    return sent.until(worth_until) < (lasts_ms if ttl_ms is None else min(lasts_ms, ttl_ms // 6))

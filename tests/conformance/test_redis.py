@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.retry import Retry
 
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS
@@ -84,6 +82,7 @@ class _OnValkey(MailboxConformance, ArchiveConformance):
     """The server's clock goes on by itself, so "just before" is that much earlier."""
 
     slack_ms = 500
+    bare: Any = None
 
     def make_provider(self) -> RedisProvider:
         """Keys of its own for each test, on a server that all share."""
@@ -91,54 +90,74 @@ class _OnValkey(MailboxConformance, ArchiveConformance):
         return self.make_other(None)
 
     def make_other(self, provider: Any) -> RedisProvider:
-        """Another client, with connections of its own."""
-        client = self.connect()
-        self.clients.append(client)
-        return RedisProvider(client=client, key_prefix=self.prefix)
+        """Another client, with connections of its own, whose waits suit every ttl."""
+        made = RedisProvider(url=self.url, key_prefix=self.prefix)
+        self.opened.append(made)
+        return made
 
     def pass_time(self, ms: int) -> None:
         """Move what is stored, since the server's clock cannot be."""
-        pass_time(self.clients[0], self.prefix, ms)
+        if self.bare is None:
+            self.bare = self.connect()
+            self.opened.append(self.bare)
+        pass_time(self.bare, self.prefix, ms)
+
+    @property
+    def url(self) -> str:
+        """Where the provider finds its server."""
+        raise NotImplementedError
 
     def connect(self) -> Any:
-        """Return a client that repeats nothing by itself."""
+        """Return a bare client."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
     def _connections(self) -> Any:
-        self.clients: list[Any] = []
+        self.opened: list[Any] = []
         yield
-        for client in self.clients:
-            client.close()
+        for each in self.opened:
+            each.close()
 
 
 class TestStandalone(_OnValkey):
     """One server; the client gives bytes."""
 
-    decode_responses = False
+    parameters = ""
 
     @pytest.fixture(autouse=True)
     def _server(self, valkey_server: ValkeyServer) -> None:
         self.server = valkey_server
 
+    @property
+    def url(self) -> str:
+        """One server."""
+        return f"{self.server.url}{self.parameters}"
+
     def connect(self) -> Any:
-        """Return a client as a user would inject it."""
-        return redis.Redis(port=self.server.port, retry=Retry(NoBackoff(), 0), decode_responses=self.decode_responses)
+        """Return a bare client."""
+        return redis.Redis(port=self.server.port)
 
 
 class TestStandaloneDecoding(TestStandalone):
-    """One server; the client gives text."""
+    """One server; the client gives text (H25)."""
 
-    decode_responses = True
+    parameters = "?decode_responses=true"
 
 
 class TestCluster(_OnValkey):
     """A server in cluster mode, which refuses a script whose keys lie in two slots."""
 
+    slack_ms = 2_000  # another ttl may need a client of its own, which asks the cluster for all of its commands
+
     @pytest.fixture(autouse=True)
     def _server(self, valkey_cluster: ValkeyServer) -> None:
         self.server = valkey_cluster
 
+    @property
+    def url(self) -> str:
+        """A cluster."""
+        return f"{self.server.url}?cluster=true"
+
     def connect(self) -> Any:
-        """Return a cluster's client."""
-        return RedisCluster(host="127.0.0.1", port=self.server.port, retry=Retry(NoBackoff(), 0))
+        """Return a cluster's bare client."""
+        return RedisCluster(host="127.0.0.1", port=self.server.port)

@@ -242,7 +242,10 @@ class TestStrangers:
             case "acquire":
                 assert topic.provider.acquire_lease("k", "stranger", TTL_MS).fence
             case "claim":
-                assert ids(topic.claim("stranger", 1).messages) == ["m1"]
+                claimed = topic.claim("stranger", 1)
+                assert ids(claimed.messages) == ["m1"]
+                assert claimed.fence > 1_500_000_000_000_000
+                assert topic.provider.beat("k", "stranger", TTL_MS).fence == claimed.fence
             case "transfer":
                 assert topic.provider.transfer_lease("k", "stranger", "B", TTL_MS)
                 assert topic.provider.get_lease_owner("k") == "B"
@@ -908,13 +911,17 @@ class TestFormats:
         assert box.everything() == before
 
     @pytest.mark.parametrize(
-        "name", ["renew", "settle on", "beat", "take", "peek", "find", "claim", "claim duplicate", "claim as ticket"]
+        "name",
+        [
+            *("renew", "settle on", "beat", "take", "peek", "find", "claim", "claim duplicate"),
+            *("claim as ticket", "claim idle"),
+        ],
     )
     def test_unknown_version_of_a_message_is_refused(self, box: Box, name: str) -> None:
         """By every call that would read it, before it has changed anything."""
         _, call = CALLS[name]
         lay(box, GOLDEN)
-        if name == "claim as ticket":
+        if name in ("claim as ticket", "claim idle"):
             box.bare.delete(box.lease)
         box.bare.hset(box.of["meta"], "m1", GOLDEN["meta"]["m1"].replace('"v":1', '"v":2'))
         before = box.everything()

@@ -12,7 +12,7 @@ from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis.names import Names
-from incumbent.providers.redis.server import REPEATED, Client, Server, budget_ms
+from incumbent.providers.redis.server import REPEATED, Client, Server
 from incumbent.validation import (
     check_key,
     check_lease,
@@ -72,15 +72,17 @@ class RedisProvider:
         """Give a URL, or a client of the package redis. Nothing is asked before the first call.
 
         ``url`` is what redis-py reads: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS, parameters such
-        as ``socket_timeout=0.3`` (seconds; 1 unless set: less for a ttl below 3,000 ms). ``cluster=true`` says
-        that the server is in cluster mode. Such a client repeats nothing by itself.
+        as ``socket_timeout=0.3`` (seconds; unless set, a twentieth of the ttl from 0.25 to 1). ``cluster=true`` says
+        that the server is in cluster mode. Such a client repeats nothing by itself, and a call has ended well before
+        the next renewal is due.
 
         ``client`` keeps its settings and stays the caller's to close. One that repeats commands by itself, as
         redis-py's own default does, leaves it open which try was answered: a transfer or settle by an owner that has
         lost then raises ``LeaseUnavailable``, since it may have taken effect (R9). Better give it
-        ``retry=Retry(NoBackoff(), 0)`` and timeouts below a renewal interval.
+        ``retry=Retry(NoBackoff(), 0)`` and timeouts of a tenth of the ttl.
 
-        Raises ``ConfigurationError``.
+        Raises ``ConfigurationError``; and so does each call with a ttl that is shorter than a ``socket_timeout`` set
+        in the URL or in the client (redis-py's own is 5 seconds).
         """
         self._names = Names(key_prefix)
         self._server = Server(url=url, client=client, clock=clock)
@@ -114,7 +116,7 @@ class RedisProvider:
     def get_lease_owner(self, key: str) -> str | None:
         """R3."""
         check_key(key)
-        owner = self._server.get(self._names.of(key)[0], call="get_lease_owner", key=key, budget_ms=budget_ms())
+        owner = self._server.get(self._names.of(key)[0], call="get_lease_owner", key=key)
         return None if owner is None else _text(owner)
 
     def release_lease(self, key: str, owner: str) -> None:
@@ -384,9 +386,7 @@ class RedisProvider:
         self, name: str, key: str, *arguments: Any, call: str, ttl_ms: int | None = None
     ) -> tuple[Moment, list[Any]]:
         """Run a script on a key; say when the try that answered was sent, and what it answered."""
-        sent, answer = self._server.run(
-            name, self._names.of(key), arguments, call=call, key=key, budget_ms=budget_ms(ttl_ms)
-        )
+        sent, answer = self._server.run(name, self._names.of(key), arguments, call=call, key=key, ttl_ms=ttl_ms)
         match answer:
             case [b"format", record, version]:
                 raise StoredFormatUnknown(

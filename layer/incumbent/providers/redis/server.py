@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.connection import ConnectionPool
+from redis.connection import Connection, ConnectionPool
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -35,21 +36,18 @@ from redis.retry import Retry
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
-from incumbent.tries import ask
+from incumbent.tries import ask, check_wait, wait_ms
 
 Client: TypeAlias = redis.Redis | RedisCluster
 Argument: TypeAlias = str | bytes | int | bool | None
 
-# One try must leave time for another within a renewal interval, which is 10 s unless set (H10).
-TIMEOUT_MS = 1_000
-SHORTEST_BUDGET_MS = 500
-LONGEST_BUDGET_MS = 3_000
 SCAN_COUNT = 1_000
 
 # The scripts to which messages do not matter.
 _LEASE_ONLY = ("acquire", "release", "transfer")
 
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
+_SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or less, or a URL without one"
 _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 
 
@@ -77,13 +75,6 @@ def script(name: str) -> Script:
     return Script(text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
-def budget_ms(ttl_ms: int | None = None) -> int:
-    """Return for how long a call may be repeated: a third of the ttl, within bounds."""
-    if ttl_ms is None:
-        return LONGEST_BUDGET_MS
-    return min(max(ttl_ms // 3, SHORTEST_BUDGET_MS), LONGEST_BUDGET_MS)
-
-
 class Server:
     """The one server, or cluster, behind a provider; connected when it is first asked.
 
@@ -95,12 +86,15 @@ class Server:
             raise ConfigurationError("RedisProvider: give either url= or client=")
         self._clock = clock
         self._client = client
-        self._url: str | None = None
+        self._url = ""
         self._cluster = False
+        self._ours: dict[int, Client] = {}  # by how long they wait
         self._lock = threading.Lock()
         self._checked = client is not None
+        # How long somebody else has said to wait; None where it is for us to choose (H10).
+        self._set_wait_ms = None if client is None else _waits_ms(client)
         if url is not None:
-            self._url, self._cluster = _read_url(url)
+            self._url, self._cluster, self._set_wait_ms = _read_url(url)
         elif not callable(getattr(client, "execute_command", None)):
             raise ConfigurationError(f"client is a {type(client).__name__}; give a redis.Redis or a RedisCluster")
         elif inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
@@ -116,30 +110,30 @@ class Server:
         *,
         call: str,
         key: str,
-        budget_ms: int,
+        ttl_ms: int | None,
     ) -> tuple[Moment, list[Any]]:
         """Run a script: by its name, and by its text where the server does not know it (H23).
 
-        Returns when the try that answered was sent, and its answer. Raises ``LeaseUnavailable``.
+        Returns when the try that answered was sent, and its answer. Raises ``LeaseUnavailable``, and
+        ``ConfigurationError`` where the client waits longer than the ttl.
         """
         code = script(name)
+        check_wait(self._set_wait_ms, ttl_ms, key=key, advice=_SHORTER_WAIT)
 
         def send(number: int, sent: Moment) -> tuple[Moment, list[Any]]:
-            client = self._reach()
+            client = self._reach(ttl_ms)
             told = [_told(number > 1 if argument is REPEATED else argument) for argument in arguments]
             try:
                 return sent, self._send(client, "EVALSHA", code.sha, len(names), *names, *told)
             except NoScriptError:
                 return sent, self._send(client, "EVAL", code.text, len(names), *names, *told)
 
-        answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, budget_ms=budget_ms)
+        answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms)
         return answer
 
-    def get(self, name: bytes, *, call: str, key: str, budget_ms: int) -> bytes | None:
+    def get(self, name: bytes, *, call: str, key: str) -> bytes | None:
         """Read one string. Raises ``LeaseUnavailable``."""
-        value: bytes | None = self._ask(
-            lambda *_: self._send(self._reach(), "GET", name), call=call, key=key, budget_ms=budget_ms
-        )
+        value: bytes | None = self._ask(lambda *_: self._send(self._reach(), "GET", name), call=call, key=key)
         return value
 
     def scan(self, pattern: str, *, call: str) -> Iterator[bytes]:
@@ -148,7 +142,7 @@ class Server:
         A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``.
         """
         seen: set[bytes] = set()
-        for node in self._ask(lambda *_: _primaries(self._reach()), call=call, key=pattern, budget_ms=budget_ms()):
+        for node in self._ask(lambda *_: _primaries(self._reach()), call=call, key=pattern):
             cursor = 0
             while True:
                 words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
@@ -156,7 +150,6 @@ class Server:
                     lambda *_, node=node, words=words: self._send(node, *words),
                     call=call,
                     key=pattern,
-                    budget_ms=budget_ms(),
                 )
                 for name in names:
                     if name not in seen:
@@ -167,20 +160,19 @@ class Server:
 
     def close(self) -> None:
         """Close the connections, if they are ours; a later call opens them again."""
-        if self._url is None:
-            return
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
+            ours, self._ours = self._ours, {}
+        for client in ours.values():
             client.close()
 
-    def _ask(self, send: Callable[[int, Moment], Any], *, call: str, key: str, budget_ms: int) -> Any:
+    def _ask(self, send: Callable[[int, Moment], Any], *, call: str, key: str, ttl_ms: int | None = None) -> Any:
         return ask(
             send,
             clock=self._clock,
             call=call,
             key=key,
-            budget_ms=budget_ms,
+            ttl_ms=ttl_ms,
+            waits_ms=wait_ms(ttl_ms) if self._set_wait_ms is None else self._set_wait_ms,
             errors=_ERRORS,
             explain=_explain,
             first_try=self._first_try,
@@ -195,14 +187,15 @@ class Server:
                 client.connection_pool.disconnect(inuse_connections=False)
             raise
 
-    def _reach(self) -> Client:
+    def _reach(self, ttl_ms: int | None = None) -> Client:
         """Return the client, made at its first use; look once whether its server may evict leases."""
         client = self._client
         if client is None:
+            waits_ms = wait_ms(None if self._set_wait_ms is not None else ttl_ms)
             with self._lock:
-                if self._client is None:
-                    self._client = _connect(self._url or "", cluster=self._cluster)
-                client = self._client
+                if waits_ms not in self._ours:
+                    self._ours[waits_ms] = _connect(self._url, cluster=self._cluster, waits_ms=waits_ms)
+                client = self._ours[waits_ms]
         if not self._checked:
             memory: dict[str, Any] = {}
             with suppress(ResponseError):  # not allowed to ask
@@ -232,8 +225,8 @@ def _told(argument: Any) -> bytes:
             return str(argument).encode(errors="backslashreplace")
 
 
-def _read_url(url: object) -> tuple[str, bool]:
-    """Check a URL, and take our own parameter ``cluster`` out of it.
+def _read_url(url: object) -> tuple[str, bool, float | None]:
+    """Check a URL, take our own parameter ``cluster`` out of it, and see how long it says to wait for an answer.
 
     No message quotes the URL: it may hold a password.
     """
@@ -248,7 +241,7 @@ def _read_url(url: object) -> tuple[str, bool]:
     rest = urlunsplit((scheme, place, path, query, ""))
     cluster = said[-1:] == ["true"]
     try:
-        pool = ConnectionPool.from_url(rest, **_settings(rest))
+        pool = ConnectionPool.from_url(rest, **_settings(rest, wait_ms()))
         pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its parameters
     except (ValueError, TypeError, RedisError) as cause:
         raise ConfigurationError(
@@ -259,17 +252,18 @@ def _read_url(url: object) -> tuple[str, bool]:
         raise ConfigurationError("the Redis URL names a database, but a cluster has only database 0")
     if cluster and scheme == "unix":
         raise ConfigurationError("the Redis URL names a Unix socket, but a cluster is reached by host and port")
-    return rest, cluster
+    said_wait = any(name == "socket_timeout" for name, _ in parameters)
+    return rest, cluster, _in_ms(pool.connection_kwargs["socket_timeout"]) if said_wait else None
 
 
-def _settings(url: str) -> dict[str, Any]:
+def _settings(url: str, waits_ms: int) -> dict[str, Any]:
     """Return what our own clients differ in from the vendor's defaults; the URL's parameters win over them.
 
     No RESP3 and no CLIENT SETINFO: they cost three requests for each new connection, and tell us nothing.
     """
     settings: dict[str, Any] = {
-        "socket_timeout": TIMEOUT_MS / 1_000,
-        "socket_connect_timeout": TIMEOUT_MS / 1_000,
+        "socket_timeout": waits_ms / 1_000,
+        "socket_connect_timeout": waits_ms / 1_000,
         "protocol": 2,
         "driver_info": None,
     }
@@ -278,12 +272,29 @@ def _settings(url: str) -> dict[str, Any]:
     return settings
 
 
-def _connect(url: str, *, cluster: bool) -> Client:
+def _connect(url: str, *, cluster: bool, waits_ms: int) -> Client:
     """Make a client that repeats nothing by itself (R9): for a cluster this asks for its slots."""
     once = Retry(NoBackoff(), 0)
     if cluster:
-        return RedisCluster.from_url(url, retry=once, **_settings(url))
-    return redis.Redis.from_url(url, retry=once, **_settings(url))
+        return RedisCluster.from_url(url, retry=once, **_settings(url, waits_ms))
+    return redis.Redis.from_url(url, retry=once, **_settings(url, waits_ms))
+
+
+def _waits_ms(client: Any) -> float | None:
+    """How long a client that was given waits for an answer; ``None`` for one that does not say."""
+    try:
+        if hasattr(client, "get_primaries"):
+            connection: Any = Connection(**client.nodes_manager.connection_kwargs)  # type: ignore[no-untyped-call]
+        else:
+            pool = client.connection_pool
+            connection = pool.connection_class(**pool.connection_kwargs)  # connects to nothing
+        return _in_ms(connection.socket_timeout)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _in_ms(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds * 1_000
 
 
 def _repeats(client: Any) -> bool:
