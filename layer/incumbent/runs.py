@@ -229,6 +229,8 @@ class _Stay:
         self.began = runner.clock.now()
         self.longest_ms = 0
         self.own: Ran | Later | None = None
+        self.own_is_promised = False
+        self.own_is_settled = False
         self.own_error: BaseException | None = None
         self.may_wake = runner.waker is not None
 
@@ -246,12 +248,22 @@ class _Stay:
                 tenure = self.settle(tenure, deferred=behind, another=False)
                 continue
             run = self.run(tenure)
-            tenure = self.conclude(tenure, run)
+            try:
+                tenure = self.conclude(tenure, run)
+            except LeaseUnavailable as error:
+                if not self.own_is_settled:
+                    raise
+                # Somebody else's message: it is still stored. What came of the own one stands, and is the answer.
+                self.tell("store_error", owner=run.lease.owner, error=describe(error))
+                break
         if self.own_error is not None:
             raise self.own_error
-        if self.own is None:
-            return Ran() if self.call.message is None else Later(why="behind")
-        return self.own
+        if self.own is not None:
+            return self.own
+        if self.call.message is None:
+            return Ran()
+        # Without a promise it waits behind a pause, and nobody may be told "accepted" (M3).
+        return Later(why="behind") if self.own_is_promised else Idle()
 
     def must_not_wait(self, tenure: _Tenure) -> bool:
         """Whether somebody waits for the answer, older messages go first, and they can be handed over."""
@@ -333,8 +345,8 @@ class _Stay:
             waited_ms=max(0, began.wall_ms - lease.messages[0].stored_at_ms),
         )
         current = _CURRENT.set(lease)
-        heartbeat.start()
         try:
+            heartbeat.start()
             lease.assert_held()  # a claim that was answered too late starts nothing (R12)
             run.result = self.work(lease.messages[0], lease)
         except BaseException as error:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
@@ -362,6 +374,9 @@ class _Stay:
         except LeaseUnavailable as error:  # the lease stands, and so do the messages: they run next
             self.tell("store_error", owner=tenure.owner, error=describe(error))
             return tenure
+        except LeaseLost as loss:
+            self.told_lost(tenure, loss)
+            raise
         return replace(
             tenure,
             messages=(*tenure.messages, *map(self.started, taken)),
@@ -385,7 +400,7 @@ class _Stay:
             error=None if error is None else describe(error),
         )
         if loss is not None:
-            raise loss from error
+            raise loss from (None if error is loss else error)
         handled: list[str] = []
         failed: list[Failure] = []
         deferred: list[str] = []
@@ -426,8 +441,7 @@ class _Stay:
         """Settle: free the key, or go on in place, or hand over. Return the next tenure, if it is ours."""
         call, settings, mailbox = self.call, self.settings, self.runner.mailbox
         if mailbox is None:
-            self.runner.provider.release_lease(call.key, tenure.owner)
-            self.told_released(tenure, left=0)
+            self.release(tenure)
             return None
         if heartbeat is not None and self.clock.now().until(heartbeat.held_until) * 3 < settings.ttl_ms * 2:
             try:
@@ -438,18 +452,24 @@ class _Stay:
         if not another and own is not None and self.own_is_open() and own not in deferred:
             deferred = [*deferred, own]  # never reached: promised in the same step, so it may be answered for (M3)
         ticket = f"ticket.{secrets.token_urlsafe(24)}" if not another and self.can_wake() else None
-        answer = mailbox.settle(
-            call.key,
-            tenure.owner,
-            ttl_ms=settings.ttl_ms,
-            handled=handled,
-            failed=[failure for failure in failed if failure.id != own],
-            dropped=[failure for failure in failed if failure.id == own],
-            deferred=deferred,
-            next_owner=call.new_owner() if another else None,
-            ticket=ticket,
-            policy=settings.policy,
-        )
+        try:
+            answer = mailbox.settle(
+                call.key,
+                tenure.owner,
+                ttl_ms=settings.ttl_ms,
+                handled=handled,
+                failed=[failure for failure in failed if failure.id != own],
+                dropped=[failure for failure in failed if failure.id == own],
+                deferred=deferred,
+                next_owner=call.new_owner() if another else None,
+                ticket=ticket,
+                policy=settings.policy,
+            )
+        except LeaseLost as loss:
+            self.told_lost(tenure, loss, heartbeat)
+            raise
+        self.own_is_promised = self.own_is_promised or own in deferred
+        self.own_is_settled = own is not None and (self.own_is_promised or not self.own_is_open())
         self.told_dead(answer.buried)
         if isinstance(answer, Released):
             self.told_released(tenure, left=answer.left)
@@ -460,6 +480,15 @@ class _Stay:
         if ticket is None:
             return self.tenure(answer)
         return self.hand_over(ticket)
+
+    def release(self, tenure: _Tenure) -> None:
+        """Free the key at a provider that only leases. What came of the run stands, whatever comes of this."""
+        try:
+            self.runner.provider.release_lease(self.call.key, tenure.owner)
+        except LeaseUnavailable as error:  # the lease ends by itself
+            self.tell("store_error", owner=tenure.owner, error=describe(error))
+        else:
+            self.told_released(tenure, left=0)
 
     def hand_over(self, ticket: str) -> _Tenure | None:
         """Wake a successor for the ticket; if that fails, go on in place or leave the key to the next claim (M8)."""
@@ -580,7 +609,11 @@ class _Stay:
             if mailbox is None:
                 return ()
             sent = self.clock.now()
-            taken = mailbox.take(call.key, tenure.owner, settings.ttl_ms, have=have)
+            try:
+                taken = mailbox.take(call.key, tenure.owner, settings.ttl_ms, have=have)
+            except LeaseLost as refused:
+                heartbeat.lose(refused)
+                raise
             heartbeat.extend(deadline(sent, settings.ttl_ms), waiting=0)
             return taken
 
@@ -630,6 +663,13 @@ class _Stay:
             if self.runner.on_dead_letter is not None:
                 guarded("on_dead_letter", self.runner.on_dead_letter, message)
 
+    def told_lost(self, tenure: _Tenure, loss: LeaseLost, heartbeat: Heartbeat | None = None) -> None:
+        """Tell that a call found the lease lost: the run's hooks as well, unless there was no run yet."""
+        if heartbeat is not None:
+            heartbeat.lose(loss)
+        else:
+            self.tell("lost", owner=tenure.owner, fence=tenure.fence, holder=loss.holder, error=str(loss))
+
     def told_released(self, tenure: _Tenure, *, left: int) -> None:
         self.tell(
             "released",
@@ -655,5 +695,9 @@ class _Stay:
 
 
 def describe(error: BaseException) -> str:
-    """What is kept of an exception."""
-    return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    """What is kept of an exception: text that every store takes, whatever the exception makes of itself."""
+    try:
+        said = str(error)
+    except Exception as failed:  # noqa: BLE001 - it must not keep its run from being settled
+        said = f"(its text raised {type(failed).__name__})"
+    return f"{type(error).__name__}: {said}".encode(errors="backslashreplace").decode()[:LONGEST_ERROR]
