@@ -232,7 +232,13 @@ def _read_url(url: object) -> tuple[str, bool, float | None]:
     """
     if not isinstance(url, str) or not url:
         raise ConfigurationError(f"url must be a str such as redis://host:6379/0, not {type(url).__name__}")
-    scheme, place, path, query, _ = urlsplit(url)
+    scheme, place, path, query, _ = parts = urlsplit(url)
+    try:
+        _ = parts.port
+    except ValueError:  # its text may be a piece of the password
+        raise ConfigurationError(
+            "the Redis URL cannot be read: write what is not a letter or digit in user and password as %XX"
+        ) from None
     parameters = parse_qsl(query, keep_blank_values=True)
     said = [value.lower() for name, value in parameters if name == "cluster"]
     if any(value not in ("true", "false") for value in said):
