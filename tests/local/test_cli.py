@@ -85,9 +85,9 @@ def test_the_demo_loses_nothing_and_runs_one_owner_at_a_time(capsys: pytest.Capt
 def test_a_replay_tells_what_failed_and_shows_logs_on_request(
     scenario: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error stands in the invocation's line, the handler's own lines among them."""
+    """The error stands in its line, the handler's own lines among them; that nothing was handled is a failure."""
     file = scenario({"at_ms": 0, "set": {"do": "raise", "text": "oh dear"}}, function="EchoFunction")
-    assert main(["replay", file, *COMMON, "--provider", "none", "--logs", "--cold", "--concurrency", "1"]) == 0
+    assert main(["replay", file, *COMMON, "--provider", "none", "--logs", "--cold", "--concurrency", "1"]) == 1
     out = capsys.readouterr().out
     assert "step-1" in out
     assert "error: RuntimeError: oh dear" in out

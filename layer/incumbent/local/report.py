@@ -106,8 +106,8 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost or handled twice, and no two runs of a key overlapped."""
-        return not (self.overlaps or self.lost or self.handled_twice)
+        """Whether nothing was lost or handled twice, no two runs of a key overlapped, and anything was handled at all."""
+        return not (self.overlaps or self.lost or self.handled_twice or (self.refused and not self.handled_once))
 
 
 def read_facts(line: str) -> list[Fact]:
