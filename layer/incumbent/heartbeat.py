@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
+from incumbent.tries import worth_until
 
 _RETRY_MS = 250
 
@@ -128,7 +129,8 @@ class Heartbeat:
             self.lose(self._make_lost("a renewal was answered after its deadline"))
 
     def _renew_once(self) -> None:
-        renewal = self._renew()
+        with worth_until(self._held_until):  # a try that is stuck longer would hide the loss (H10)
+            renewal = self._renew()
         self.extend(renewal.deadline, waiting=renewal.waiting)
 
     def _beat_until_stopped(self) -> None:
