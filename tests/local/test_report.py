@@ -115,8 +115,9 @@ def test_a_message_that_its_source_still_has_is_not_lost() -> None:
     """The caller was told that it failed, so it is refused; handled all the same it is neither."""
     facts = [claimed(0, "a"), *ran(0, 5, "a.x", ["m-a"], outcome="failed")]
     summary = summarise(facts, [answered("a", accepted=False)])
-    assert summary.good
+    assert not summary.lost
     assert (summary.sent, summary.refused) == (1, ("m-a",))
+    assert not summary.good, "a replay in which everything was refused has shown nothing"
     assert summarise(GOOD, [answered("a", accepted=False), answered("b")]).refused == ()
 
 

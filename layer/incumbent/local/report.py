@@ -106,7 +106,7 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost or handled twice, no two runs of a key overlapped, and anything was handled at all."""
+        """Whether nothing was lost or handled twice, no two runs of a key overlapped, and not all was refused."""
         return not (self.overlaps or self.lost or self.handled_twice or (self.refused and not self.handled_once))
 
 
