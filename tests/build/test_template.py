@@ -150,6 +150,58 @@ def test_function_that_goes_on_in_itself_is_not_cut_off(template: dict[str, Any]
     assert function["RecursiveLoop"] == "Allow"
 
 
+def rights(function: dict[str, Any]) -> dict[str, tuple[set[str], Any]]:
+    """Return what a function may do, and on what, by the names of its statements."""
+    return {each["Sid"]: (set(as_list(each["Action"])), each["Resource"]) for each in statements(function)}
+
+
+def test_sweeper_may_find_and_wake_and_nothing_else(template: dict[str, Any]) -> None:
+    """It queries the index, reads leases, and writes nothing."""
+    assert rights(template["Resources"]["SweeperFunction"]) == {
+        "WakeWhoKeepsMessages": ({"lambda:InvokeFunction"}, [{"Fn::GetAtt": "ThreadFunction.Arn"}]),
+        "FindKeysWithMessages": ({"dynamodb:Query"}, {"Fn::Sub": "${LeaseTable.Arn}/index/orphans"}),
+        "SeeWhetherSomebodyOwnsThem": ({"dynamodb:BatchGetItem"}, {"Fn::GetAtt": "LeaseTable.Arn"}),
+    }
+
+
+def test_sweeper_may_wake_every_function_that_keeps_messages(template: dict[str, Any]) -> None:
+    """Whoever goes on in a next invocation may die before it: the sweeper has to reach it."""
+    functions = resources(template, "AWS::Serverless::Function")
+    keep = {name for name, function in functions.items() if "GoOnInTheNextInvocation" in rights(function)}
+    assert keep
+    _, woken = rights(functions["SweeperFunction"])["WakeWhoKeepsMessages"]
+    assert {each["Fn::GetAtt"] for each in woken} >= {f"{name}.Arn" for name in keep}
+
+
+def test_sweeper_comes_every_minute_and_repeats_no_pass(template: dict[str, Any]) -> None:
+    """A late or failed pass is worth nothing beside the next one."""
+    function = template["Resources"]["SweeperFunction"]["Properties"]
+    (event,) = function["Events"].values()
+    assert (event["Type"], event["Properties"]) == ("Schedule", {"Schedule": "rate(1 minute)"})
+    assert function["EventInvokeConfig"] == {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
+
+
+def test_webhook_may_store_and_wake_and_read_its_secret(template: dict[str, Any]) -> None:
+    """One parameter, one function; and it is there only where the parameter has a name."""
+    function = template["Resources"]["WebhookFunction"]
+    assert function["Condition"] == "HasSlack"
+    assert rights(function) == {
+        "WakeTheThread": ({"lambda:InvokeFunction"}, {"Fn::GetAtt": "ThreadFunction.Arn"}),
+        "ReadTheSigningSecret": (
+            {"ssm:GetParameter"},
+            {
+                "Fn::Sub": "arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}"
+                ":parameter${SlackSigningSecretParameter}"
+            },
+        ),
+        "LeasesAndMailboxes": (
+            {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"},
+            {"Fn::GetAtt": "LeaseTable.Arn"},
+        ),
+    }
+    assert function["Properties"]["Environment"]["Variables"]["INCUMBENT_TARGET"] == {"Ref": "ThreadFunction"}
+
+
 def test_layer_is_built_for_the_functions_runtime_and_architecture(template: dict[str, Any]) -> None:
     """Without these two lines the layer is empty, or built for another processor, and all looks well."""
     functions = template["Globals"]["Function"]

@@ -1,0 +1,96 @@
+"""Take Slack's events: check that Slack sent them, store each for its thread, and answer in milliseconds.
+
+The worker is the function that ``INCUMBENT_TARGET`` names; a message wakes it, and it may run for minutes. It gets what
+``message_of`` makes. Posting its answer to Slack (chat.postMessage) is the worker's business, and is left out here.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+from typing import Any
+
+from aws_lambda_powertools.utilities import parameters
+
+from incumbent import LeaseUnavailable, MailboxFull, MessageTooLarge, send
+
+SCHEME = "v0"
+# Slack's own advice: what is older may be a recording, played once more by somebody else.
+WINDOW_S = 5 * 60
+SECRET_KEPT_S = 5 * 60
+
+
+def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
+    """Answer 200 once the message is safe. All else makes Slack send it again, under the same ``event_id``."""
+    body = body_of(event)
+    if not is_signed(event, body, secret()):
+        return answer(401, error="the signature is missing, wrong or old")
+    payload = json.loads(body)
+    if payload.get("type") == "url_verification":
+        return answer(200, challenge=payload["challenge"])
+    if payload.get("type") != "event_callback" or not asks(payload["event"]):
+        return answer(200)
+    try:
+        send(thread_of(payload), message_of(payload), message_id=payload["event_id"])
+    except (LeaseUnavailable, MailboxFull) as error:
+        return answer(503, error=type(error).__name__)
+    except MessageTooLarge as error:
+        return answer(413, {"x-slack-no-retry": "1"}, error=type(error).__name__)
+    return answer(200)
+
+
+def is_signed(event: dict[str, Any], body: bytes, key: str) -> bool:
+    """Whether the sender knows the secret and signed this body just now, by Slack's scheme v0."""
+    headers = event["headers"]
+    sent_at, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
+    if not (sent_at.isascii() and sent_at.isdigit() and len(sent_at) <= len("9999999999")):
+        return False
+    came_at = event["requestContext"]["timeEpoch"] // 1_000  # the gateway's clock, which no sender sets
+    if abs(came_at - int(sent_at)) > WINDOW_S:
+        return False
+    signed = hmac.new(key.encode(), f"{SCHEME}:{sent_at}:".encode() + body, hashlib.sha256)
+    return hmac.compare_digest(f"{SCHEME}={signed.hexdigest()}".encode(), signature.encode())
+
+
+def asks(said: dict[str, Any]) -> bool:
+    """Whether a person wrote it. Bots, this one included, and edits, joins and the like are nobody's question."""
+    return said.get("type") == "message" and bool(said.get("text")) and not ("bot_id" in said or "subtype" in said)
+
+
+def thread_of(payload: dict[str, Any]) -> str:
+    """The key: what is written outside of a thread begins one."""
+    said = payload["event"]
+    return f"slack:{payload['team_id']}:{said['channel']}:{said.get('thread_ts') or said['ts']}"
+
+
+def message_of(payload: dict[str, Any]) -> dict[str, Any]:
+    """What the worker gets: the shape of the HTTP events that it knows."""
+    return {"body": json.dumps({"thread_id": thread_of(payload), "text": payload["event"]["text"]})}
+
+
+def body_of(event: dict[str, Any]) -> bytes:
+    """The bytes that were signed."""
+    body: str = event.get("body") or ""
+    return base64.b64decode(body) if event.get("isBase64Encoded") else body.encode()
+
+
+def secret() -> str:
+    """The app's signing secret: from Parameter Store, which is asked every five minutes, or from the environment."""
+    name = os.environ.get("SLACK_SIGNING_SECRET_PARAMETER")
+    if name:
+        found: str = parameters.get_parameter(name, decrypt=True, max_age=SECRET_KEPT_S)
+    else:
+        found = os.environ["SLACK_SIGNING_SECRET"]
+    if not found:
+        raise ValueError("the signing secret is empty: anybody could sign with it")
+    return found
+
+
+def answer(status: int, headers: dict[str, str] | None = None, **body: str) -> dict[str, Any]:
+    """Answer in the shape that API Gateway expects."""
+    return {
+        "statusCode": status,
+        "headers": {"content-type": "application/json", **(headers or {})},
+        "body": json.dumps(body),
+    }

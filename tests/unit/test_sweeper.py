@@ -1,0 +1,205 @@
+"""The sweeper wakes what nobody owns: the right target, oldest first, no more than it should."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from incumbent import (
+    Busy,
+    ConfigurationError,
+    Failure,
+    LeaseUnavailable,
+    Message,
+    Origin,
+    Orphan,
+    StoredFormatUnknown,
+    Wake,
+)
+from incumbent.providers.memory import MemoryProvider
+from incumbent.sweeper import Swept, sweep
+from incumbent.testing.clock import FakeClock
+from incumbent.wakers import Waker
+from tests.unit.stage import ARN, Facts, RecordingWaker
+
+TTL_MS = 30_000
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The store's clock and the sweeper's."""
+    return FakeClock()
+
+
+@pytest.fixture
+def provider(clock: FakeClock) -> MemoryProvider:
+    """A store."""
+    return MemoryProvider(clock=clock)
+
+
+def leave(provider: MemoryProvider, key: str, target: str | None = ARN) -> None:
+    """Store a message for a key and own it no longer."""
+    origin = Origin(keyspace="orders", target=target)
+    provider.claim(key, f"sender of {key}", TTL_MS, Message(id="m1", event={}), as_ticket=True, origin=origin)
+    provider.release_lease(key, f"sender of {key}")
+
+
+class Listing:
+    """A mailbox of which only the orphans are asked for."""
+
+    def __init__(self, orphans: Iterable[Orphan], fails: Exception | None = None) -> None:
+        self.listed = list(orphans)
+        self.fails = fails
+        self.limits: list[int] = []
+
+    def orphans(self, limit: int) -> Iterable[Orphan]:
+        """Yield them; then raise, if that is wanted."""
+        self.limits.append(limit)
+        yield from self.listed[:limit]
+        if self.fails is not None:
+            raise self.fails
+
+
+def orphan(number: int, target: str | None = ARN) -> Orphan:
+    """The one with that number is as many seconds younger than the oldest."""
+    return Orphan(key=f"orders/{number}", target=target, age_ms=1_000_000 - number * 1_000, waiting=2)
+
+
+def swept(mailbox: Any, waker: Waker, **options: Any) -> Swept:
+    """Sweep what need not be a whole mailbox."""
+    return sweep(mailbox, waker, **options)
+
+
+def test_orphan_s_target_is_woken_without_a_ticket(provider: MemoryProvider, clock: FakeClock) -> None:
+    """The function as it was invoked, alias included (H47), is told the key; it claims it as anybody would (M8)."""
+    waker = RecordingWaker()
+    leave(provider, "orders/a", f"{ARN}:live")
+    clock.advance(7_000)
+    assert sweep(provider, waker, clock=clock) == Swept(
+        found=1, oldest_ms=7_000, woken=1, failed=0, untargeted=0, left=0
+    )
+    assert waker.wakes == [Wake(key="orders/a", ticket=None, target=f"{ARN}:live", hops=0)]
+
+
+def test_nothing_is_woken_where_somebody_owns_or_nothing_is_due(provider: MemoryProvider, clock: FakeClock) -> None:
+    """A live owner finds what waits itself, and a paused message is nobody's yet."""
+    waker = RecordingWaker()
+    provider.claim("orders/a", "owner", TTL_MS, Message(id="m1", event={}))
+    leave(provider, "orders/b")
+    provider.claim("orders/b", "runner", TTL_MS, None)
+    provider.settle("orders/b", "runner", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="no")])
+    assert sweep(provider, waker, clock=clock).found == 0
+    assert waker.wakes == []
+    clock.advance(TTL_MS)
+    assert sweep(provider, waker, clock=clock).found == 2
+
+
+def test_swept_key_can_be_swept_again_until_somebody_owns_it(provider: MemoryProvider, clock: FakeClock) -> None:
+    """A wake that got lost is repeated by the next pass, and the second of two finds nothing (M9)."""
+    waker = RecordingWaker()
+    leave(provider, "orders/a")
+    for _ in range(2):
+        assert sweep(provider, waker, clock=clock).woken == 1
+    provider.claim("orders/a", "first", TTL_MS, None)
+    assert isinstance(provider.claim("orders/a", "second", TTL_MS, None), Busy)
+    assert sweep(provider, waker, clock=clock).found == 0
+
+
+def test_limit_is_kept_oldest_first() -> None:
+    """What is beyond it is counted, and left to the next pass."""
+    waker, listing = RecordingWaker(), Listing(orphan(number) for number in range(5))
+    assert swept(listing, waker, limit=2) == Swept(
+        found=5, oldest_ms=1_000_000, woken=2, failed=0, untargeted=0, left=3
+    )
+    assert [wake.key for wake in waker.wakes] == ["orders/0", "orders/1"]
+    assert listing.limits == [20]
+
+
+def test_orphans_that_nobody_can_wake_do_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """They are passed by, counted and named in the log; a limit of one still reaches the first that can be woken."""
+    waker = RecordingWaker()
+    listing = Listing([*(orphan(number, target=None) for number in range(3)), orphan(3, target=""), orphan(4)])
+    with caplog.at_level(logging.WARNING, logger="incumbent"):
+        assert swept(listing, waker, limit=1) == Swept(
+            found=5, oldest_ms=1_000_000, woken=1, failed=0, untargeted=4, left=0
+        )
+    assert [wake.key for wake in waker.wakes] == ["orders/4"]
+    assert "'orders/0' could not be woken: no target" in caplog.text
+
+
+def test_wake_that_fails_stops_no_other() -> None:
+    """A function that is gone is counted and told, and uses up nothing of the limit."""
+    facts = Facts()
+
+    def waker(wake: Wake) -> None:
+        if wake.target == "gone":
+            raise RuntimeError("Function not found")
+
+    listing = Listing([orphan(0, target="gone"), orphan(1), orphan(2)])
+    assert swept(listing, waker, limit=1, observers=[facts]) == Swept(
+        found=3, oldest_ms=1_000_000, woken=1, failed=1, untargeted=0, left=1
+    )
+    assert [(fact.key, fact.outcome) for fact in facts.of("orphan")] == [
+        ("orders/0", "failed"),
+        ("orders/1", "woken"),
+        ("orders/2", "left"),
+    ]
+    assert facts.told[0].error == "RuntimeError: Function not found"
+
+
+def test_no_wake_is_sent_after_the_budget(clock: FakeClock) -> None:
+    """The invocation ends in order, and the next minute goes on."""
+
+    def waker(_: Wake) -> None:
+        clock.advance(400)
+
+    listing = Listing(orphan(number) for number in range(5))
+    found = swept(listing, waker, budget_ms=1_000, clock=clock)
+    assert (found.woken, found.left) == (3, 2)
+    assert swept(listing, waker, budget_ms=0, clock=clock).woken == 0
+
+
+def test_pass_is_told_whatever_it_found() -> None:
+    """That the sweeper ran, how many orphans there were, and the age of the oldest: what an alarm needs."""
+    facts = Facts()
+    swept(Listing([]), RecordingWaker(), observers=[facts])
+    swept(Listing([orphan(3), orphan(4)]), RecordingWaker(), observers=[facts])
+    assert [(fact.key, fact.waiting, fact.ms) for fact in facts.of("swept")] == [("", 0, 0), ("", 2, 997_000)]
+    assert [(fact.key, fact.waiting, fact.ms) for fact in facts.of("orphan")] == [
+        ("orders/3", 2, 997_000),
+        ("orders/4", 2, 996_000),
+    ]
+
+
+def test_store_that_cannot_be_asked_is_an_error() -> None:
+    """R9: it is not a pass that found nothing, so nothing is told of one."""
+    facts = Facts()
+    with pytest.raises(LeaseUnavailable):
+        swept(Listing([], fails=LeaseUnavailable("no answer")), RecordingWaker(), observers=[facts])
+    assert facts.told == []
+
+
+def test_record_that_cannot_be_read_hides_no_other() -> None:
+    """It comes last, after all others were woken and the pass was told (M12)."""
+    facts, waker = Facts(), RecordingWaker()
+    with pytest.raises(StoredFormatUnknown):
+        swept(Listing([orphan(0)], fails=StoredFormatUnknown("version 9")), waker, observers=[facts])
+    assert [wake.key for wake in waker.wakes] == ["orders/0"]
+    assert facts.names == ["orphan", "swept"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, True, 1.0, "1"])
+def test_limit_that_makes_no_sense_is_refused(limit: Any) -> None:
+    """Before anything is asked."""
+    listing = Listing([orphan(0)])
+    with pytest.raises(ConfigurationError, match="limit"):
+        swept(listing, RecordingWaker(), limit=limit)
+    assert listing.limits == []
+
+
+def test_orphans_are_logged_unless_said_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that are woken are ordinary; nothing is logged of them."""
+    with caplog.at_level(logging.WARNING, logger="incumbent"):
+        swept(Listing([orphan(0)]), RecordingWaker())
+    assert caplog.text == ""
