@@ -505,9 +505,10 @@ CALLS: dict[str, tuple[Callable[[Box], object], Callable[[RedisProvider], Any]]]
     "redrive": (buried, lambda p: p.redrive("k", "m1")),
 }
 CALL = pytest.mark.parametrize("name", CALLS)
-# What a second purge or redrive finds is a mailbox without the letter, which is all that its caller wants. What a
-# second claim of a message that it has just buried finds is its own message, accepted and dead since.
-OTHERWISE_THE_SECOND_TIME = ("purge", "redrive", "claim dead")
+# What a second claim of a message that it has just buried finds is its own message, accepted and dead since.
+OTHERWISE_THE_SECOND_TIME = ("claim dead",)
+# Nothing tells a second purge whether it was the first that removed the letter (R9).
+UNKNOWN_THE_SECOND_TIME = ("purge",)
 
 
 def timeless(value: Any) -> Any:
@@ -560,7 +561,12 @@ class TestLostReplies:
         expected = call(undisturbed.provider)
         box.client.sent.clear()
         box.client.faults = [fault]
-        answer = call(box.provider)
+        if fault == "reply lost" and name in UNKNOWN_THE_SECOND_TIME:
+            with pytest.raises(LeaseUnavailable):
+                call(box.provider)
+            answer = expected
+        else:
+            answer = call(box.provider)
         assert len(box.client.sent) == 2
         if not (fault == "reply lost" and name in OTHERWISE_THE_SECOND_TIME):
             assert timeless(answer) == timeless(expected)

@@ -371,14 +371,12 @@ class RedisProvider:
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""
         check_message_id(message_id, check_key(key))
-        _, [answer] = self._run("redrive", key, message_id, call="redrive")
-        return bool(answer == b"redriven")
+        return self._dead("redrive", key, message_id) == b"redriven"
 
     def purge(self, key: str, message_id: str) -> bool:
         """M6."""
         check_message_id(message_id, check_key(key))
-        _, [answer] = self._run("purge", key, message_id, call="purge")
-        return bool(answer == b"purged")
+        return self._dead("purge", key, message_id) == b"purged"
 
     # --- asking
 
@@ -411,6 +409,18 @@ class RedisProvider:
         else:
             self._fences.forget(key, owner)
         return sent, answer
+
+    def _dead(self, call: str, key: str, message_id: str) -> bytes:
+        """Do something with a dead letter, and return what was said of it."""
+        answer: bytes
+        _, [answer] = self._run(call, key, message_id, REPEATED, call=call)
+        if answer == b"unknown":
+            raise LeaseUnavailable(
+                f"{call} of key {key!r}: an earlier try went unanswered, and dead letter {message_id!r} is not there "
+                "now: by that try, or by somebody else",
+                key=key,
+            )
+        return answer
 
     def _keys_with(self, companion: str, *, call: str) -> Iterator[str]:
         """Find the keys that have this companion."""

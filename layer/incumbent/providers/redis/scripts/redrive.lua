@@ -1,12 +1,20 @@
 -- Put a dead letter back at the end of its mailbox: promised, undelivered, its id no longer dead (M6).
 --
--- ARGV  1 id
--- Answers {'redriven'} or {'none'}.
+-- ARGV  1 id  2 '1' if repeated
+-- Answers {'redriven'}, also when this very call has done so before (R8); {'none'}; or, when a repeated call finds
+-- neither the letter nor what it would have put back, {'unknown'} (R9).
 
-local id = ARGV[1]
+local id, repeated = ARGV[1], ARGV[2] == '1'
 local refusal = load()
 if refusal then return refusal end
-if not call('ZSCORE', DEAD, id) or is_stored(id) then return { 'none' } end
+if not call('ZSCORE', DEAD, id) then
+    if not repeated then return { 'none' } end
+    if not is_stored(id) then return { 'unknown' } end
+    refusal = load_messages({ id })
+    if refusal then return refusal end
+    return { k.mail[1].meta.by == '' and 'redriven' or 'unknown' } -- what was put back is no claim's
+end
+if is_stored(id) then return { 'none' } end
 local meta, body = read_letter(id)
 if meta.v ~= FORMAT then return { 'format', 'letters', tostring(meta.v) } end
 meta.by, meta.promised, meta.died = '', true, nil
