@@ -4,12 +4,14 @@ import functools
 import inspect
 import os
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
-from incumbent import loops, observe, providers
+from incumbent import loops, observe, powertools, providers
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
 from incumbent.errors import (
@@ -65,6 +67,7 @@ class _Options:
     on_lost: Callable[[Lease], object] | None
     on_dead_letter: Callable[[Message], object] | None
     observer: observe.Observer | None
+    logger: powertools.KeyedLogger | None
     clock: Clock
 
 
@@ -93,6 +96,7 @@ def leased(
     on_lost: Callable[[Lease], object] | None = None,
     on_dead_letter: Callable[[Message], object] | None = None,
     observer: observe.Observer | None = None,
+    logger: powertools.KeyedLogger | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Callable[[F], F]:
     """Let one invocation of a key run; every other one hands its event over to it and returns at once.
@@ -130,7 +134,8 @@ def leased(
         on_dead_letter: ``on_dead_letter(message)`` is called when a message is out of attempts, by whichever invocation
             moves it to the dead letters. It is a notice, not a promise: an invocation that dies just then gives none,
             and the dead letters are what counts (``incumbent dead ls``).
-        observer: Takes every fact.
+        observer: Takes every fact. With ``INCUMBENT_METRICS_NAMESPACE`` set, CloudWatch gets metrics beside it.
+        logger: A Powertools ``Logger``: the lines of a run carry ``lease_key``, ``owner``, ``fence`` and ``attempt``.
         clock: Where time comes from.
 
     Everything is checked here and raises ``ConfigurationError``. The handler raises ``LeaseKeyMissing`` for an event
@@ -166,6 +171,7 @@ def leased(
         on_lost=on_lost,
         on_dead_letter=on_dead_letter,
         observer=observer,
+        logger=logger,
         clock=clock,
     )
 
@@ -177,6 +183,8 @@ def leased(
 
         @functools.wraps(handler)
         def leased_handler(event: Any, context: Any = None, **more: Any) -> Any:
+            desk.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
+
             def work(message: Message, lease: Lease) -> Any:
                 return run(lease, message.event, context, **more, **({"lease": lease} if gives_lease else {}))
 
@@ -225,6 +233,7 @@ def leased_function(
             "on_lost": None,
             "on_dead_letter": None,
             "observer": None,
+            "logger": None,
             "clock": SYSTEM_CLOCK,
             **{name: value for name, value in options.items() if name not in _SETTINGS},
         },
@@ -290,11 +299,15 @@ class _Desk:
 
     def __init__(self, options: _Options) -> None:
         self.options = options
+        self.metrics = powertools.from_env(os.environ)  # here, where Lambda's init has the most CPU
+        self._order_checked = False
         self._provider: LeaseProvider | None = None
         self._auto_waker: Waker | None = None
 
     def handle(self, event: Any, context: Any, work: Work, *, own_event: Any = None, hands_over: bool = False) -> Any:
         """Serve one event. ``own_event`` is what the own run gets, where it is not the event itself."""
+        if self.options.logger is not None:
+            work = powertools.with_keys(self.options.logger, work)
         wake = Wake.from_event(event)
         source = Source(kind="plain", message_id=None) if wake is not None else source_of(event)
         try:
@@ -315,6 +328,11 @@ class _Desk:
     def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
         """Read an event: its key, its id, what is stored of it. Sends nothing."""
         options = self.options
+        if options.store is stored_form and not isinstance(event, _JSON):
+            raise ConfigurationError(
+                f"{options.name}: the event is a {type(event).__name__}, but what is stored must be the JSON event: "
+                "@leased stands above @event_parser and @event_source (for a record of a batch, give store= and load=)"
+            )
         name = self.key(event)
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
         message_id = self.message_id(event, source, request_id, name)
@@ -449,6 +467,20 @@ class _Desk:
         remaining = getattr(context, "get_remaining_time_in_millis", None)
         return self.options.clock.now().plus(remaining()) if callable(remaining) else None
 
+    def check_order(self, caller: FrameType | None) -> None:
+        """Refuse Powertools' decorators above this one that must not see a resume event or keep an answer.
+
+        They are put on after this one, so they show only when an event comes through them: the first is looked at.
+        """
+        if self._order_checked:
+            return
+        while caller is not None and (module := str(caller.f_globals.get("__name__"))).startswith(_POWERTOOLS):
+            for utility, why in _NOT_ABOVE.items():
+                if module.startswith(f"{_POWERTOOLS}utilities.{utility}"):
+                    raise ConfigurationError(f"{self.options.name}: @leased stands above {why}")
+            caller = caller.f_back
+        self._order_checked = True
+
     # --- what it is done with
 
     def runner(self) -> Runner:
@@ -459,7 +491,11 @@ class _Desk:
             options.settings,
             clock=options.clock,
             waker=self.waker(),
-            observers=(*observe.from_env(os.environ), *([options.observer] if options.observer else [])),
+            observers=(
+                *observe.from_env(os.environ),
+                *self.metrics,
+                *([options.observer] if options.observer else []),
+            ),
             on_result=options.on_result,
             on_lost=options.on_lost,
             on_dead_letter=options.on_dead_letter,
@@ -499,6 +535,16 @@ class _Desk:
             self._auto_waker = LambdaWaker()
         return self._auto_waker
 
+
+_JSON = (dict, list, str, int, float, bool, type(None))
+
+_POWERTOOLS = "aws_lambda_powertools."
+_NOT_ABOVE = {
+    "idempotency": "@idempotent: outside, that would keep 'accepted' as a result, and answer woken invocations with it",
+    "parser": "@event_parser: outside, that refuses the events that wake this function to go on with a key",
+    "validation": "@validator: outside, that refuses the events that wake this function to go on with a key",
+    "data_classes": "@event_source: what is stored must be the JSON event",
+}
 
 _STATUS: Mapping[type[IncumbentError], int] = {
     LeaseKeyMissing: 400,
@@ -552,6 +598,9 @@ def _options(  # noqa: C901 - one check after another
     keyspace = others["keyspace"]
     if keyspace is not None and (not isinstance(keyspace, str) or "/" in keyspace):
         raise ConfigurationError(f"{name}: keyspace is {keyspace!r}: give text without a slash")
+    logger = others["logger"]
+    if logger is not None and not isinstance(logger, powertools.KeyedLogger):
+        raise ConfigurationError(f"{name}: logger is {logger!r}: give a Powertools Logger")
     for hook in ("store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")

@@ -46,6 +46,7 @@ class Fact:
     fact: FactName
     key: str
     t_ms: int
+    keyspace: str | None = None
     request_id: str | None = None
     owner: str | None = None
     fence: int | None = None

@@ -501,7 +501,7 @@ class _Stay:
             self.may_wake = False
             self.tell("wake_failed", owner=ticket, error=describe(error))
         else:
-            self.tell("handed_over", owner=ticket)
+            self.tell("handed_over", owner=ticket, ms=self.began.until(self.clock.now()))
             return None
         try:
             return self.take_back(mailbox, ticket)
@@ -687,6 +687,7 @@ class _Stay:
                 fact=fact,
                 key=self.call.key,
                 t_ms=self.clock.now().wall_ms,
+                keyspace=self.call.origin.keyspace,
                 request_id=self.call.origin.request_id,
                 message_id=self.call.message.id if self.call.message is not None else None,
                 **said,
