@@ -355,13 +355,16 @@ class Change:
             update.add(1, "edits")
 
     def _message(self, update: Update, place: int, old: Stored, new: Stored) -> None:
-        """Write what differs; of the message that will be the head, the delivery is written beside the list."""
+        """Write what differs; of the message that will be the head, the delivery is written beside the list.
+
+        Nothing is ever removed from a message: what was there and is zero now is written as zero.
+        """
         head, stored = new.id == self.new.mail[0].id, len(self.new.mail)
         before = item.fields(old, head=head, stored=stored)
-        after = item.fields(new, head=head, stored=stored)
-        for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
-                update.give(after.get(name), "mail", place, name)
+        after = dict.fromkeys(before, 0) | item.fields(new, head=head, stored=stored)
+        for name, value in after.items():
+            if before.get(name) != value:
+                update.set(value, "mail", place, name)
 
     def _whole_list(self) -> item.Typed:
         """The list anew, each message with those of its stored attributes that this version does not know (M12)."""

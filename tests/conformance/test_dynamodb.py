@@ -1,0 +1,99 @@
+"""The DynamoDB provider under the suite: moto behind one lock, and dynalite, which is strict where moto is not."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.testing.clock import FakeClock
+from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
+from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynalite
+
+
+class Place(boto3.session.Session):
+    """A table on a server, and the session whose clients go there: one for each configuration, shared by all."""
+
+    def __init__(self, server: DynamoDBServer) -> None:
+        super().__init__()
+        self._endpoint_url = server.endpoint_url
+        self._clients: dict[float, Any] = {}
+        self.table = f"test-{uuid.uuid4().hex[:12]}"
+        create_table(self.client("dynamodb", config=Config()), self.table)
+
+    def client(self, service_name: Any, *args: Any, **options: Any) -> Any:
+        """A client of the server."""
+        config: Any = options["config"].merge(Config(max_pool_connections=32))
+        if config.read_timeout not in self._clients:
+            made: Any = super().client(service_name, endpoint_url=self._endpoint_url, config=config)
+            self._clients[config.read_timeout] = made
+        return self._clients[config.read_timeout]
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for client in self._clients.values():
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def moto_place(moto_server: DynamoDBServer) -> Iterator[Place]:
+    """A table that all tests here share."""
+    place = Place(moto_server)
+    yield place
+    place.close()
+
+
+@pytest.fixture(scope="module")
+def dynalite_place(dynalite_server: DynamoDBServer) -> Iterator[Place]:
+    """A table that all tests here share."""
+    place = Place(dynalite_server)
+    yield place
+    place.close()
+
+
+class _OnDynamoDB(MailboxConformance, ArchiveConformance):
+    """DynamoDB has no clock to ask: time is the test's own, and strangers wait a second longer."""
+
+    skew_ms = 1_000
+    place: Place
+
+    def make_provider(self) -> DynamoDBProvider:
+        """Records of its own for each test, in a table that all share."""
+        self.clock = FakeClock()
+        self.prefix = f"test-{uuid.uuid4().hex[:12]}"
+        return self.make_other(None)
+
+    def make_other(self, provider: Any) -> DynamoDBProvider:
+        """Another provider, which remembers nothing of the first one's grants."""
+        return DynamoDBProvider(
+            table_name=self.place.table,
+            boto3_session=self.place,
+            key_prefix=self.prefix,
+            max_clock_skew_ms=self.skew_ms,
+            clock=self.clock,
+        )
+
+    def pass_time(self, ms: int) -> None:
+        """All clients share the test's clock."""
+        self.clock.advance(ms)
+
+
+class TestMoto(_OnDynamoDB):
+    """moto behind one lock: it returns the old item with a refusal."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, moto_place: Place) -> None:
+        self.place = moto_place
+
+
+if why_no_dynalite() is None:
+
+    class TestDynalite(_OnDynamoDB):
+        """dynalite: a refusal returns no old item, and an expression that AWS refuses is refused."""
+
+        @pytest.fixture(autouse=True)
+        def _place(self, dynalite_place: Place) -> None:
+            self.place = dynalite_place
