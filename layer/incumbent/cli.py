@@ -1,4 +1,4 @@
-"""``incumbent``: replay scenarios and invoke functions on this machine. docs/local.md shows it."""
+"""``incumbent``: run functions on this machine (docs/local.md), and look after a store (docs/operations.md)."""
 
 import argparse
 import json
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from incumbent.errors import IncumbentError
+from incumbent import operations
+from incumbent.errors import ConfigurationError, IncumbentError
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import CannotStart, Cloud, OnInvocation, OnLog
 from incumbent.local.replay import TRACE, Replay
@@ -18,7 +19,11 @@ from incumbent.local.report import summary_lines
 from incumbent.local.scenario import load_json, load_scenario
 from incumbent.local.service import LocalLambda
 from incumbent.local.stores import PROVIDERS, prepared
+from incumbent.providers import from_env
+from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
+from incumbent.validation import check_key
+from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -26,8 +31,9 @@ GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: all went well. 1: a message was lost or handled twice, runs overlapped, or the function failed. 2: it
-    could not be tried; one line on standard error says why. 130: interrupted.
+    0: all went well. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter was
+    not there, or an orphan could not be woken. 2: it could not be tried; one line on standard error says why. 130:
+    interrupted.
     """
     arguments = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -49,7 +55,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="incumbent", description="Run incumbent's functions on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="incumbent", description="Run incumbent's functions on this machine, and look after their store."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     replay = commands.add_parser("replay", help="send what a scenario says, and tell what became of it")
@@ -65,7 +73,46 @@ def _parser() -> argparse.ArgumentParser:
     invoke.add_argument("--async", action="store_true", dest="asynchronous", help="retry it when it fails")
     invoke.set_defaults(command=_invoke)
     _add_common(invoke, concurrency=1)
+
+    sweep = commands.add_parser("sweep", help="wake whoever left messages behind, as the sweeper does")
+    sweep.add_argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"wakes at most ({LIMIT})")
+    sweep.add_argument("--dry-run", action="store_true", help="only look")
+    sweep.set_defaults(command=_sweep)
+    _add_store(sweep)
+    _add_dead(commands.add_parser("dead", help="look after dead letters: messages that are out of attempts"))
     return parser
+
+
+def _add_dead(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = commands.add_parser("ls", help="list them; without a key those of all keys, which reads the whole store")
+    listing.add_argument("key", nargs="?", help="a key, its keyspace in front as the list shows it")
+    listing.add_argument("--limit", type=_positive, default=100, metavar="N", help="so many at most (100)")
+    listing.add_argument("--json", action="store_true", help="a JSON object a line, with the event")
+    listing.set_defaults(command=_dead_ls)
+    show = commands.add_parser("show", help="show one, its event too")
+    show.set_defaults(command=_dead_show)
+    redrive = commands.add_parser("redrive", help="put them back into their mailbox, and wake who runs them")
+    redrive.add_argument("--target", metavar="FUNCTION", help="whom to wake, in place of what is recorded with the key")
+    redrive.set_defaults(command=_dead_redrive)
+    purge = commands.add_parser("purge", help="remove them for good")
+    purge.set_defaults(command=_dead_purge)
+    for command in (show, redrive, purge):
+        command.add_argument("key", help="their key, its keyspace in front as the list shows it")
+    show.add_argument("id", help="the message's id")
+    for command in (redrive, purge):
+        command.add_argument("ids", nargs="*", metavar="id", help="the messages' ids")
+        command.add_argument("--all", action="store_true", help="all of the key")
+    for command in (listing, show, redrive, purge):
+        command.add_argument("--keyspace", metavar="NAME", help="put before the key: then it is the application's own")
+        _add_store(command)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--provider", choices=("redis", "dynamodb"), help="else INCUMBENT_PROVIDER")
+    parser.add_argument("--redis-url", metavar="URL", help="else INCUMBENT_REDIS_URL")
+    parser.add_argument("--table", metavar="NAME", help="else INCUMBENT_TABLE_NAME")
+    parser.add_argument("--key-prefix", metavar="PREFIX", help="else INCUMBENT_KEY_PREFIX")
 
 
 def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
@@ -99,6 +146,71 @@ def _invoke(arguments: argparse.Namespace) -> int:
         cloud.wait_idle()
     say(json.dumps(invocation.payload if invocation.ok else invocation.error, indent=2, ensure_ascii=False))
     return GOOD if invocation.ok else BAD
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    waker = None if arguments.dry_run else LambdaWaker()
+    good = operations.sweep_by_hand(_store(arguments), _printer(), limit=arguments.limit, waker=waker)
+    return GOOD if good else BAD
+
+
+def _dead_ls(arguments: argparse.Namespace) -> int:
+    operations.list_letters(
+        _store(arguments),
+        _printer(),
+        key=_key(arguments) if arguments.key is not None else None,
+        keyspace=arguments.keyspace,
+        limit=arguments.limit,
+        as_json=arguments.json,
+    )
+    return GOOD
+
+
+def _dead_show(arguments: argparse.Namespace) -> int:
+    there = operations.show_letter(_store(arguments), _printer(), key=_key(arguments), message_id=arguments.id)
+    return GOOD if there else BAD
+
+
+def _dead_redrive(arguments: argparse.Namespace) -> int:
+    store, key = _store(arguments), _key(arguments)
+    there = operations.redrive(
+        store,
+        _printer(),
+        key=key,
+        message_ids=_ids(arguments, store, key),
+        target=arguments.target,
+        make_waker=LambdaWaker,
+    )
+    return GOOD if there else BAD
+
+
+def _dead_purge(arguments: argparse.Namespace) -> int:
+    store, key = _store(arguments), _key(arguments)
+    there = operations.purge(store, _printer(), key=key, message_ids=_ids(arguments, store, key))
+    return GOOD if there else BAD
+
+
+def _store(arguments: argparse.Namespace) -> operations.Store:
+    said = {
+        "INCUMBENT_PROVIDER": arguments.provider,
+        "INCUMBENT_REDIS_URL": arguments.redis_url,
+        "INCUMBENT_TABLE_NAME": arguments.table,
+        "INCUMBENT_KEY_PREFIX": arguments.key_prefix,
+    }
+    environment = {**os.environ, **{name: value for name, value in said.items() if value}}
+    if environment.get("INCUMBENT_PROVIDER") == "memory":
+        raise ConfigurationError("the memory provider's store is in the process that uses it: there is none to look at")
+    return operations.store_of(from_env(environment))
+
+
+def _key(arguments: argparse.Namespace) -> str:
+    return check_key(f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key)
+
+
+def _ids(arguments: argparse.Namespace, store: operations.Store, key: str) -> list[str]:
+    if bool(arguments.ids) == arguments.all:
+        raise ConfigurationError("name the messages by their ids, or say --all, one of the two")
+    return operations.all_of(store, key) if arguments.all else list(arguments.ids)
 
 
 @contextmanager

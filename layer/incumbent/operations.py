@@ -1,0 +1,166 @@
+"""What people do to a store by hand: look after dead letters, and sweep."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Protocol, TypeGuard
+
+from incumbent.contract import Archive, LeaseProvider, Mailbox, is_archive, is_lease_provider, is_mailbox
+from incumbent.errors import ConfigurationError
+from incumbent.observe import Fact
+from incumbent.sweeper import sweep
+from incumbent.values import DeadLetter
+from incumbent.wakers import Wake, Waker
+
+Say = Callable[[str], None]
+
+EVERYTHING = 10_000
+_SHORT = 100
+
+
+class Store(LeaseProvider, Mailbox, Archive, Protocol):
+    """A backend that leases, stores messages, and says what became of them."""
+
+
+def store_of(provider: object) -> Store:
+    """The provider as a store. Raises ``ConfigurationError`` for one that keeps no messages or no dead letters."""
+    if not _is_store(provider):
+        raise ConfigurationError(f"{type(provider).__name__} keeps no messages: there is nothing to look at")
+    return provider
+
+
+def list_letters(store: Store, say: Say, *, key: str | None, keyspace: str | None, limit: int, as_json: bool) -> None:
+    """Say a line for each dead letter of one key, a keyspace, or all; with ``as_json`` an object, its event too."""
+    letters = list(islice(_letters(store, key, keyspace), limit + 1))
+    for letter in letters[:limit]:
+        if as_json:
+            say(json.dumps(_object(letter), ensure_ascii=False))
+        else:
+            message = letter.message
+            error = (message.last_error or "killed its run").partition("\n")[0][:_SHORT]
+            say(f"{letter.key}  {message.id}  {_when(letter.died_at_ms)}  {_times(message.attempt)}  {error}")
+    if not as_json:
+        more = len(letters) > limit
+        say(f"the first {limit} dead letters; --limit shows more" if more else f"{_count(len(letters), 'dead letter')}")
+
+
+def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
+    """Say all that is kept of a dead letter, as JSON; whether there is one."""
+    for letter in store.dead_letters(key, EVERYTHING):
+        if letter.message.id == message_id:
+            say(json.dumps(_object(letter), indent=2, ensure_ascii=False))
+            return True
+    say(_none(key, message_id))
+    return False
+
+
+def redrive(
+    store: Store, say: Say, *, key: str, message_ids: Sequence[str], target: str | None, make_waker: Callable[[], Waker]
+) -> bool:
+    """Put dead letters back and wake who runs them; whether all were there.
+
+    ``target`` is whom to wake; unless given, whoever is recorded with the key.
+    """
+    back = [each for each in message_ids if _done(store.redrive, say, key, each, "is back in the mailbox of")]
+    if back:
+        say(_start(store, key, target, make_waker))
+    return len(back) == len(message_ids)
+
+
+def purge(store: Store, say: Say, *, key: str, message_ids: Sequence[str]) -> bool:
+    """Remove dead letters for good; whether all were there."""
+    gone = [each for each in message_ids if _done(store.purge, say, key, each, "is gone from the dead letters of")]
+    return len(gone) == len(message_ids)
+
+
+def all_of(store: Store, key: str) -> list[str]:
+    """The ids of a key's dead letters, the longest dead first."""
+    return [letter.message.id for letter in store.dead_letters(key, EVERYTHING)]
+
+
+def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) -> bool:
+    """Sweep once and say what was found; without a waker only look. Whether all could be woken."""
+    if waker is None:
+        orphans = list(store.orphans(limit))
+        for orphan in orphans:
+            say(f"{orphan.key}  {_waits(orphan.waiting, orphan.age_ms)}  {orphan.target or 'no target is recorded'}")
+        say(f"{_count(len(orphans), 'orphan')}; nobody was woken")
+        return True
+
+    def told(fact: Fact, /) -> None:
+        if fact.fact == "orphan":
+            error = f": {fact.error}" if fact.error else ""
+            say(f"{fact.key}  {_waits(fact.waiting or 0, fact.ms or 0)}  {fact.outcome}{error}")
+
+    swept = sweep(store, waker, limit=limit, observers=[told])
+    parts = {"woken": swept.woken, "failed": swept.failed, "without a target": swept.untargeted, "left": swept.left}
+    said = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+    say(f"{_count(swept.found, 'orphan')}{': ' if said else ''}{said}")
+    return not (swept.failed or swept.untargeted)
+
+
+def _is_store(value: object) -> TypeGuard[Store]:
+    return is_lease_provider(value) and is_mailbox(value) and is_archive(value)
+
+
+def _letters(store: Store, key: str | None, keyspace: str | None) -> Iterator[DeadLetter]:
+    if key is not None:
+        return iter(store.dead_letters(key, EVERYTHING))
+    found: Iterable[DeadLetter] = store.dead_letters(None, EVERYTHING)
+    return (letter for letter in found if not keyspace or letter.key.startswith(f"{keyspace}/"))
+
+
+def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, what: str) -> bool:
+    done = do(key, message_id)
+    say(f"{message_id} {what} {key}" if done else _none(key, message_id))
+    return done
+
+
+def _start(store: Store, key: str, target: str | None, make_waker: Callable[[], Waker]) -> str:
+    """Wake whoever is to run what was put back; say who will."""
+    owner = store.get_lease_owner(key)
+    if owner is not None:
+        return f"{owner} owns the key, and runs it next"
+    later = "the next message of the key, or the sweeper, starts it"
+    known = target or next((each.target for each in store.orphans(EVERYTHING) if each.key == key), None)
+    if not known:
+        return f"nobody was woken, since no target is known (--target names one): {later}"
+    try:
+        make_waker()(Wake(key=key, ticket=None, target=known))
+    except Exception as error:  # noqa: BLE001 - it is back already, and that is what has to be told
+        return f"{known} could not be woken ({type(error).__name__}: {error}): {later}"
+    return f"woke {known}"
+
+
+def _object(letter: DeadLetter) -> dict[str, object]:
+    message = letter.message
+    return {
+        "key": letter.key,
+        "id": message.id,
+        "died_at": _when(letter.died_at_ms),
+        "stored_at": _when(message.stored_at_ms),
+        "attempts": message.attempt,
+        "last_error": message.last_error,
+        "event": message.event,
+    }
+
+
+def _none(key: str, message_id: str) -> str:
+    return f"{key} has no dead letter {message_id}"
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _times(attempts: int) -> str:
+    return "once" if attempts == 1 else f"{attempts} times"
+
+
+def _waits(waiting: int, age_ms: int) -> str:
+    return f"{_count(waiting, 'message')} for {age_ms // 1_000} s"

@@ -1,0 +1,125 @@
+"""``incumbent dead`` and ``incumbent sweep`` as somebody at a terminal meets them, on Valkey and on moto."""
+
+import json
+import uuid
+from collections.abc import Callable
+
+import boto3
+import pytest
+
+from incumbent import Message, Origin, Policy
+from incumbent.cli import main
+from incumbent.operations import Store, store_of
+from incumbent.providers import from_env
+from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
+
+TTL_MS = 30_000
+ONCE = Policy(max_attempts=1)
+
+Run = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture(params=["redis", "dynamodb"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, list[str]]:
+    """A store, and the options that name it."""
+    prefix = f"cli-{uuid.uuid4().hex[:8]}"
+    if request.param == "redis":
+        server: ValkeyServer = request.getfixturevalue("valkey_server")
+        options = ["--provider", "redis", "--redis-url", server.url]
+        environment = {"INCUMBENT_REDIS_URL": server.url}
+    else:
+        moto: DynamoDBServer = request.getfixturevalue("moto_server")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", moto.endpoint_url)
+        create_table(boto3.client("dynamodb", endpoint_url=moto.endpoint_url), prefix)
+        options = ["--provider", "dynamodb", "--table", prefix]
+        environment = {"INCUMBENT_TABLE_NAME": prefix}
+    environment |= {"INCUMBENT_PROVIDER": request.param, "INCUMBENT_KEY_PREFIX": prefix}
+    return store_of(from_env(environment)), [*options, "--key-prefix", prefix]
+
+
+@pytest.fixture
+def run(place: tuple[Store, list[str]], capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line on the store; return its exit code and its lines."""
+    _, options = place
+
+    def run(*words: str) -> tuple[int, list[str]]:
+        code = main([*words, *options])
+        out, err = capsys.readouterr()
+        return code, (out or err).splitlines()
+
+    return run
+
+
+@pytest.fixture
+def letters(place: tuple[Store, list[str]]) -> Store:
+    """Two dead letters of one key."""
+    store, _ = place
+    for number in (1, 2):
+        message = Message(id=f"m{number}", event={"number": number})
+        store.claim("orders/a", f"o{number}", TTL_MS, message, policy=ONCE, origin=Origin(keyspace="orders"))
+        store.release_lease("orders/a", f"o{number}")
+    store.claim("orders/a", "o3", TTL_MS, None, policy=ONCE)
+    return store
+
+
+def test_dead_letters_are_listed_shown_and_purged(letters: Store, run: Run) -> None:
+    """By the whole key as it is listed, or by the application's own with its keyspace."""
+    code, lines = run("dead", "ls")
+    assert code == 0
+    assert [line.split()[:2] for line in lines[:2]] == [["orders/a", "m1"], ["orders/a", "m2"]]
+    assert run("dead", "ls", "a", "--keyspace", "orders") == (0, lines)
+    code, lines = run("dead", "show", "a", "m2", "--keyspace", "orders")
+    assert (code, json.loads("\n".join(lines))["event"]) == (0, {"number": 2})
+    assert run("dead", "purge", "orders/a", "m2") == (0, ["m2 is gone from the dead letters of orders/a"])
+    assert run("dead", "show", "orders/a", "m2") == (1, ["orders/a has no dead letter m2"])
+    assert run("dead", "purge", "orders/a", "--all") == (0, ["m1 is gone from the dead letters of orders/a"])
+    assert run("dead", "ls", "orders/a") == (0, ["0 dead letters"])
+
+
+def test_dead_letters_are_redriven(letters: Store, run: Run) -> None:
+    """All of a key; what is not there is an error."""
+    code, lines = run("dead", "redrive", "orders/a", "--all")
+    assert code == 0
+    assert lines[:2] == ["m1 is back in the mailbox of orders/a", "m2 is back in the mailbox of orders/a"]
+    assert lines[2].startswith("nobody was woken, since no target is known")
+    assert [message.id for message in letters.peek("orders/a")] == ["m1", "m2"]
+    assert run("dead", "redrive", "orders/a", "m1") == (1, ["orders/a has no dead letter m1"])
+
+
+def test_orphans_are_looked_at(letters: Store, run: Run) -> None:
+    """The dry run wakes nobody and says whom it would."""
+    run("dead", "redrive", "orders/a", "--all")
+    code, lines = run("sweep", "--dry-run")
+    assert code == 0
+    assert lines == ["orders/a  2 messages for 0 s  no target is recorded", "1 orphan; nobody was woken"]
+    code, lines = run("sweep")
+    assert code == 1
+    assert lines[-1] == "1 orphan: 1 without a target"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["dead", "ls", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "gave no answer"),
+        (["dead", "ls"], "no lease provider: set INCUMBENT_PROVIDER"),
+        (["sweep", "--provider", "dynamodb"], "INCUMBENT_TABLE_NAME is not set"),
+        (["dead", "purge", "k", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "say --all"),
+        (["dead", "show", "", "m1", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "key"),
+    ],
+)
+def test_what_cannot_be_tried_is_told_in_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and what to do about it on standard error."""
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert told in err
+
+
+def test_memory_has_no_store_to_look_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty list would be a wrong answer."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
+    assert main(["dead", "ls"]) == 2
+    assert "memory" in capsys.readouterr().err
