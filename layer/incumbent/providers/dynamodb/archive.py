@@ -79,8 +79,9 @@ def redrive(steps: Steps, call: Call, message_id: str) -> bool:
         new, back = rules.redrive(replace(state, dead=(letter,)), when.now_ms, message_id)
         if back:
             return replace(new, dead=()), True
-        ours = any((message.id, message.body, message.by) == (message_id, letter.body, "") for message in state.mail)
-        return state, when.repeated and ours
+        # What stands there by nobody's claim was put back: by an earlier try, or by a call that ended before its last
+        # step, which is then taken here.
+        return state, any((message.id, message.by) == (message_id, "") for message in state.mail)
 
     def write(record: Record, new: KeyState, now_ms: int) -> Update:
         change = updates.Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
@@ -88,8 +89,8 @@ def redrive(steps: Steps, call: Call, message_id: str) -> bool:
 
     step = steps.step(call, answer, rule, write=write)
     if step.said:
-        steps.table.sweep(call, item.dead_name(message_id))
-    elif not step.answer.repeated:
+        steps.table.delete(call, item.dead_name(message_id), died_ms=letter.died_ms)
+    if not (step.said and step.answer.applied) and not step.answer.repeated:
         own = rules.Stored(id=message_id, body=letter.body, by="", promised=True, stored_ms=0)
         steps.sweep_bodies(call, [own], step.answer.record)
     return step.said

@@ -123,7 +123,7 @@ class Steps:
         buried = {item.digest(trace.id) for trace in answer.record.state.ended if trace.outcome == "dead"}
         for letter in letters:
             if item.digest(letter.id) not in buried:
-                self.table.sweep(call, item.dead_name(letter.id))
+                self.table.sweep(call, item.dead_name(letter.id), died_ms=letter.died_ms)
         return replace(answer, buried=tuple(map(item.dead_message, letters))) if answer.applied else answer
 
     def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -207,24 +208,24 @@ class Table:
         written: Any = item
         self._ask(call, lambda *_: self.client(call).put_item(TableName=self._name, Item=written))
 
-    def delete(self, call: Call, sk: str) -> bool | None:
-        """Delete an item and say whether it was there; ``None`` if an earlier try may have deleted it."""
+    def delete(self, call: Call, sk: str, *, died_ms: int | None = None) -> bool | None:
+        """Delete an item and say whether it was there; ``None`` if an earlier try may have deleted it.
+
+        ``died_ms``: only the letter that died then, so that a late copy of the request leaves a later one alone.
+        """
 
         def send(number: int, _: Moment) -> tuple[bool | None]:
-            client = self.client(call)
-            found = client.delete_item(TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD")
+            found = self._delete(call, sk, died_ms)
             if found.get("Attributes"):
                 return (True,)
-            return (None if number > 1 or _tried_inside(client, found) else False,)
+            return (None if number > 1 or _tried_inside(self.client(call), found) else False,)
 
         return self._ask(call, send)[0]
 
-    def sweep(self, call: Call, sk: str) -> None:
-        """Delete an item that nobody needs any more; where that fails, TTL will."""
-        try:
-            self.client(call).delete_item(TableName=self._name, Key=_key(call.pk, sk))
-        except (BotoCoreError, ClientError):
-            return
+    def sweep(self, call: Call, sk: str, *, died_ms: int | None = None) -> None:
+        """Delete an item that nobody needs any more; where that fails, TTL will. ``died_ms`` as in `delete`."""
+        with suppress(BotoCoreError, ClientError):
+            self._delete(call, sk, died_ms)
 
     def query(self, call: Call, **request: Any) -> Iterator[Item]:
         """All items that a query finds, page by page."""
@@ -251,6 +252,23 @@ class Table:
 
     def _get(self, call: Call, sk: str) -> Item | None:
         return self.client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True).get("Item")
+
+    def _delete(self, call: Call, sk: str, died_ms: int | None) -> Mapping[str, Any]:
+        condition: dict[str, Any] = {}
+        if died_ms is not None:
+            condition = {
+                "ConditionExpression": "#died = :died",
+                "ExpressionAttributeNames": {"#died": "died"},
+                "ExpressionAttributeValues": {":died": typed(died_ms)},
+            }
+        try:
+            return self.client(call).delete_item(
+                TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD", **condition
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] != _REFUSED:
+                raise
+            return {"ResponseMetadata": error.response["ResponseMetadata"]}
 
     @staticmethod
     def _decode(call: Call, item: Item | None) -> Record:
