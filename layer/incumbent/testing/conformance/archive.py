@@ -165,6 +165,35 @@ class ArchiveConformance(Walking):
         assert (again.id, again.attempt, again.event) == ("m1", 1, message(1).event)
         assert again.last_error == "failed 1"
 
+    def test_redriven_letters_id_is_stored_once(self, provider: ArchiveProvider, key: str) -> None:
+        """M5: it waits, so a late delivery is a duplicate behind an owner, and claims it on a free key."""
+        self.bury(provider, key, 1)
+        provider.claim(key, "A", TTL_MS, message(2))
+        provider.redrive(key, "m1")
+        assert provider.claim(key, "B", TTL_MS, message(1)) == Duplicate(state="waiting", owner="A")
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m2"])
+        answer = provider.claim(key, "C", TTL_MS, message(1))
+        assert isinstance(answer, Claimed)
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 1)]
+
+    def test_redriven_letter_has_waited_since_it_was_put_back(self, provider: ArchiveProvider, key: str) -> None:
+        """M8: not since its key was freed."""
+        self.bury(provider, key, 1)
+        self.pass_time(60_000)
+        provider.redrive(key, "m1")
+        self.pass_time(5_000)
+        (orphan,) = (orphan for orphan in provider.orphans(EVERYTHING) if orphan.key == key)
+        assert 5_000 <= orphan.age_ms <= 5_000 + self.slack_ms
+
+    def test_message_that_dies_again_is_one_dead_letter(self, provider: ArchiveProvider, key: str) -> None:
+        """M6: the later one, with its own error; nothing is listed twice."""
+        self.bury(provider, key, 1)
+        self.pass_time(15 * 60_000)
+        provider.claim(key, "A", TTL_MS, Message(id="m1", event="another"), policy=ONCE)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="again")], policy=ONCE)
+        (letter,) = provider.dead_letters(key, EVERYTHING)
+        assert (letter.message.event, letter.message.last_error) == ("another", "again")
+
     def test_redriven_letter_on_a_free_key_is_an_orphan(self, provider: ArchiveProvider, key: str) -> None:
         """M8: the sweeper finds it."""
         self.bury(provider, key, 1)

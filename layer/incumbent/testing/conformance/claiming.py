@@ -4,7 +4,7 @@
 import pytest
 
 from incumbent.errors import MailboxFull, MessageTooLarge
-from incumbent.testing.conformance.mail import MailSubject, ids, message, same
+from incumbent.testing.conformance.mail import MailSubject, failure, ids, message, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Busy, Claimed, Duplicate, Idle, Message, Policy, Released, Routed
 
@@ -166,6 +166,27 @@ class Claiming(MailSubject):
         provider.claim(key, "B", TTL_MS, message(1))
         self.expire()
         assert self.claimed(provider, key, "C", 1).messages[0].promised is True
+
+    def test_claimer_of_a_waiting_message_is_its_claim_from_now_on(self, provider: MailboxProvider, key: str) -> None:
+        """M1 (4), M3: it may drop the message, and then a late copy of its claim stores nothing."""
+        self.claimed(provider, key, "A", 1)
+        self.expire()
+        self.claimed(provider, key, "B", 1)
+        assert provider.settle(key, "B", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(left=0)
+        assert provider.claim(key, "B", TTL_MS, message(1)) == Idle()
+        assert ids(provider.peek(key)) == []
+        self.claimed(provider, key, "C", 1)
+
+    def test_claim_of_a_paused_message_does_not_run_it_early(self, provider: MailboxProvider, key: str) -> None:
+        """M6, M5: its source tries again during the pause: nothing is stored twice, nothing is owned."""
+        self.claimed(provider, key, "A", 1)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)])
+        answer = provider.claim(key, "B", TTL_MS, message(1))
+        assert not isinstance(answer, Claimed | Routed)
+        assert provider.get_lease_owner(key) is None
+        assert [(each.id, each.attempt) for each in provider.peek(key)] == [("m1", 1)]
+        self.pass_time(1_000)
+        assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", 1).messages] == [("m1", 2)]
 
     def test_older_message_goes_first(self, provider: MailboxProvider, key: str) -> None:
         """M4: the claimer is given the oldest due message; its own waits."""

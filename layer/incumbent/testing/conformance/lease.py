@@ -280,6 +280,14 @@ class LeaseConformance(Subject):
         assert provider.transfer_lease(key, "A", "B", TTL_MS) is True
         assert provider.acquire_lease(key, "B", 1).fence == fence
 
+    def test_repeated_transfer_is_false_once_the_successor_is_late(self, provider: LeaseProvider, key: str) -> None:
+        """R3, R6: what it passed on is over, so there is nothing left to say yes to."""
+        provider.acquire_lease(key, "A", TTL_MS)
+        provider.transfer_lease(key, "A", "B", TTL_MS)
+        self.expire()
+        assert provider.transfer_lease(key, "A", "B", TTL_MS) is False
+        assert provider.get_lease_owner(key) is None
+
     def test_stranger_cannot_transfer(self, provider: LeaseProvider, key: str) -> None:
         """R6: neither a held key nor a free one, not even to its present owner."""
         assert provider.transfer_lease(key, "A", "B", TTL_MS) is False

@@ -211,6 +211,15 @@ class Running(MailSubject):
         assert 0 <= orphan.age_ms <= self.slack_ms
         assert orphan.waiting == 1
 
+    def test_late_owner_does_not_make_an_orphan_younger(self, provider: MailboxProvider, key: str) -> None:
+        """R5, M8: its late release changes nothing, and its messages have waited as long as before."""
+        self.claimed(provider, key, "A", 1)
+        self.expire()
+        self.pass_time(10_000)
+        provider.release_lease(key, "A")
+        (orphan,) = self.own_orphans(provider, key)
+        assert 10_000 <= orphan.age_ms <= 10_000 + self.slack_ms
+
     def test_oldest_orphan_comes_first(self, provider: MailboxProvider, key: str) -> None:
         """M8: and no more than asked for."""
         keys = [f"{key}-{number}" for number in range(4)]

@@ -85,6 +85,17 @@ class Settling(MailSubject):
         assert raised.value.holder in {"A", None}
         assert ids(provider.peek(key)) == ["m1"]
 
+    def test_stranger_settles_nothing_though_others_did(self, provider: MailboxProvider, key: str) -> None:
+        """R3, R8: the evidence of a settle is its own caller's."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "C", 2)
+        self.continued(provider, key, "A", "A2", handled=["m1"])
+        with pytest.raises(LeaseLost):
+            provider.settle(key, "B", ttl_ms=TTL_MS, handled=["m1"], next_owner="A2")
+        provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"])
+        with pytest.raises(LeaseLost):
+            provider.settle(key, "B", ttl_ms=TTL_MS, handled=["m2"])
+
     def test_mailbox_is_found_by_its_methods(self, provider: MailboxProvider) -> None:
         """The provider is a mailbox by structure."""
         assert is_mailbox(provider)
@@ -214,6 +225,16 @@ class Settling(MailSubject):
         assert same(again.messages) == same(first.messages)
         assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(left=0)
         assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(left=0)
+
+    def test_repeated_settle_is_late_once_its_successor_is(self, provider: MailboxProvider, key: str) -> None:
+        """R3, R8: what it passed on is over, so it cannot be told to go on."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.continued(provider, key, "A", "A2", handled=["m1"])
+        self.expire()
+        with pytest.raises(LeaseLost):
+            provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], next_owner="A2")
+        assert ids(provider.peek(key)) == ["m2"]
 
     def test_repeated_settle_does_not_touch_the_next_owner(self, provider: MailboxProvider, key: str) -> None:
         """R8, R9: with somebody else in between, a settle that comes again is lost, and quiet."""
@@ -446,6 +467,20 @@ class Settling(MailSubject):
         again = self.claimed(provider, key, "C", None)
         assert [(each.id, each.attempt) for each in again.messages] == [("m1", 1)]
         assert again.waiting == 1
+
+    def test_deferred_message_that_was_never_given_is_only_promised(self, provider: MailboxProvider, key: str) -> None:
+        """M6: there is no delivery to take back; it has all of its attempts, and no more."""
+        policy = Policy(max_attempts=1)
+        provider.acquire_lease(key, "A", TTL_MS)
+        self.routed(provider, key, "B", 1, policy=policy)
+        self.claimed(provider, key, "A", 2, policy=policy)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], deferred=["m2"], policy=policy) == Released(
+            left=1
+        )
+        assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m2", 0, True)]
+        assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", None, policy=policy).messages] == [
+            ("m2", 1)
+        ]
 
     def test_deferred_message_goes_on_under_the_successor(self, provider: MailboxProvider, key: str) -> None:
         """M6: however often it is deferred, it never runs out of attempts."""
