@@ -190,6 +190,7 @@ def leased(
 
             return desk.handle(event, context, work)
 
+        setattr(leased_handler, _MARK, True)
         return cast("F", leased_handler)
 
     return decorate
@@ -199,7 +200,7 @@ def leased_function(
     *,
     argument: str | None = None,
     load: Callable[[Any], Any] | None = None,
-    waker: Waker | None = None,
+    waker: Waker | Literal["auto"] | None = None,
     **options: Any,
 ) -> Callable[[F], F]:
     """Let one call of a key run: for one record of a batch, or any function of a JSON value.
@@ -208,10 +209,12 @@ def leased_function(
 
     Args:
         argument: The name of the argument that is the message; the first one unless given.
-        load: Makes that argument from what was stored. A Powertools data class is made again by itself.
-        waker: None unless given: what waits is run in place. With one, the function runs its own record and hands the
-            rest over; the woken invocation is recognised by ``function.resume(event, context)``, which is to be asked
-            first: it is true when the event was a resume event, and then its work is done.
+        load: Makes that argument from what was stored. A Powertools data class that the argument is annotated with is
+            made by itself.
+        waker: None unless given: what waits is run in place. With one (``"auto"``: Lambda's, inside Lambda), the
+            function runs its own record and hands the rest over; the woken invocation is recognised by
+            ``function.resume(event, context)``, which is to be asked first: it is true when the event was a resume
+            event, and then its work is done.
         **options: See ``leased``.
 
     A function with an argument ``lambda_context`` or ``context`` is given the time that the invocation has left.
@@ -250,6 +253,7 @@ def leased_function(
         named = argument or (names[0] if names else "")
         if named not in names:
             raise ConfigurationError(f"leased_function: {_name_of(function)} has no argument {named!r}")
+        made_anew = load or _data_class(signature.parameters[named].annotation)
         desk = _Desk(chosen(name=_name_of(function)))
 
         def call(
@@ -266,14 +270,14 @@ def leased_function(
             arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
             event = arguments[named]
             raw = getattr(event, "raw_event", None)
-            remake = load or (type(event) if raw is not None else _as_it_is)
+            remake = made_anew or (type(event) if raw is not None else _as_it_is)
             context = arguments.get("lambda_context", arguments.get("context"))
             return desk.handle(
                 event if raw is None else raw,
                 context,
                 lambda message, lease: call(arguments, remake, lease, message, event),
                 own_event=event,
-                hands_over=waker is not None,
+                hands_over=desk.waker() is not None,
             )
 
         def resume(event: Any, context: Any = None) -> bool:
@@ -281,10 +285,12 @@ def leased_function(
             if Wake.from_event(event) is None:
                 return False
             given: dict[str, Any] = {name: context for name in ("lambda_context", "context") if name in names}
-            desk.handle(event, context, lambda message, lease: call(given, load or _as_it_is, lease, message, None))
+            remake = made_anew or _as_it_is
+            desk.handle(event, context, lambda message, lease: call(given, remake, lease, message, None))
             return True
 
         leased_call.resume = resume  # type: ignore[attr-defined]
+        setattr(leased_call, _MARK, True)
         return cast("F", leased_call)
 
     return decorate
@@ -292,6 +298,10 @@ def leased_function(
 
 def _as_it_is(event: Any) -> Any:
     return event
+
+
+def _data_class(annotation: object) -> Callable[[Any], Any] | None:
+    return annotation if isinstance(annotation, type) and hasattr(annotation, "raw_event") else None
 
 
 class _Desk:
@@ -538,6 +548,8 @@ class _Desk:
 
 _JSON = (dict, list, str, int, float, bool, type(None))
 
+_MARK = "__incumbent__"  # wraps() hands it on, so it is seen through other decorators too
+
 _POWERTOOLS = "aws_lambda_powertools."
 _NOT_ABOVE = {
     "idempotency": "@idempotent: outside, that would keep 'accepted' as a result, and answer woken invocations with it",
@@ -646,6 +658,8 @@ def _expression(name: str, expression: str) -> Choose:
 def _refuse(handler: object, decorator: str) -> None:
     if not inspect.isfunction(inspect.unwrap(handler)) if callable(handler) else True:
         raise ConfigurationError(f"@{decorator} decorates functions, not {handler!r}")
+    if hasattr(handler, _MARK):
+        raise ConfigurationError(f"@{decorator}: {_name_of(handler)} is leased already, and would wait for itself")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigurationError(
             f"@{decorator}: {_name_of(handler)} is a generator: its work would begin after the lease was settled"

@@ -140,7 +140,7 @@ def lease_keys(logger: KeyedLogger, lease: Lease) -> Iterator[None]:
     not have, would see each other's.
     """
     keys = {"lease_key": lease.key, "owner": lease.owner, "fence": lease.fence, "attempt": lease.attempt}
-    before = logger.get_current_keys()
+    before = dict(logger.get_current_keys())  # what it returns is its own
     logger.append_keys(**keys)
     try:
         yield
