@@ -196,13 +196,25 @@ def leased(
     return decorate
 
 
+class LeasedFunction(Protocol):
+    """A function under ``leased_function``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it under its key's lease, or hand its message to the owner; it is given ``lease`` by itself."""
+        ...
+
+    def resume(self, event: Any, context: Any = None) -> bool:
+        """Go on with a key if ``event`` is a resume event; say whether it was."""
+        ...
+
+
 def leased_function(
     *,
     argument: str | None = None,
     load: Callable[[Any], Any] | None = None,
     waker: Waker | Literal["auto"] | None = None,
     **options: Any,
-) -> Callable[[F], F]:
+) -> Callable[[Callable[..., Any]], LeasedFunction]:
     """Let one call of a key run: for one record of a batch, or any function of a JSON value.
 
     As ``leased``, with its options, but for these:
@@ -244,7 +256,7 @@ def leased_function(
         settings=_settings(**{name: value for name, value in options.items() if name in _SETTINGS}),
     )
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[..., Any]) -> LeasedFunction:
         _refuse(function, "leased_function")
         run = loops.synchronous(function)
         gives_lease = _takes_lease(function)
@@ -291,7 +303,7 @@ def leased_function(
 
         leased_call.resume = resume  # type: ignore[attr-defined]
         setattr(leased_call, _MARK, True)
-        return cast("F", leased_call)
+        return cast("LeasedFunction", leased_call)
 
     return decorate
 
