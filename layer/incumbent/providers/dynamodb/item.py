@@ -359,7 +359,7 @@ def tombs(state: KeyState) -> frozenset[str]:
 
 
 def dead_item(pk: str, letter: Dead, rank: int) -> dict[str, Any]:
-    """A dead letter with its whole text (M6). ``rank`` orders those that died in one step."""
+    """A dead letter with its whole text (M6). ``rank`` orders those that died in one millisecond."""
     found: dict[str, Value] = {
         "pk": pk,
         "sk": dead_name(letter.id),

@@ -155,7 +155,8 @@ class DynamoDBProvider:
         fence, _ = self._grants.recall(key, from_owner)
 
         def quick(now_ms: int) -> tuple[Update, bool | rules.Unknown]:
-            return updates.transfer(from_owner, to_owner, fence, ttl_ms=ttl_ms, now_ms=now_ms), True
+            skew_ms = self._steps.skew_ms
+            return updates.transfer(from_owner, to_owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms), True
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, bool | rules.Unknown]:
             return rules.transfer(state, when.now_ms, from_owner, to_owner, ttl_ms, fence=fence, repeated=when.repeated)
@@ -251,7 +252,9 @@ class DynamoDBProvider:
                 repeated=when.repeated,
             )
 
-        shown: Answer[rules.Granted | rules.Freed | rules.Lost | rules.Unknown] = self._shown(call, owner, fence, seen)
+        shown: Answer[rules.Granted | rules.Freed | rules.Lost | rules.Unknown] = self._shown(
+            call, owner, fence, seen, [*handled, *others]
+        )
         step = self._steps.step(call, shown, rule, held=True, closes=successor is not None)
         answer = step.answer
         match step.said:
@@ -375,12 +378,13 @@ class DynamoDBProvider:
             self._grants.remember(call.key, owner, step.answer.record)
         return step
 
-    def _shown(self, call: Call, owner: str, fence: int | None, seen: item.Item) -> Answer[Any]:
-        """The tenure as it was last seen; read where it is not remembered or seems to be over."""
+    def _shown(self, call: Call, owner: str, fence: int | None, seen: item.Item, named: Sequence[str]) -> Answer[Any]:
+        """The tenure as it was last seen; read where it is not remembered, seems to be over or lacks what is named."""
         if seen:
             record = item.decode(seen, key=call.key, names=call.names)
             sent = self._clock.now()
-            if rules.owned_by(record.state, owner, sent.wall_ms, fence):
+            known = {message.id for message in record.state.mail}
+            if rules.owned_by(record.state, owner, sent.wall_ms, fence) and known.issuperset(named):
                 return Answer(applied=False, record=record, sent=sent)
         return self._table.read(call)
 

@@ -9,7 +9,7 @@ from incumbent.clock import Clock, Moment, deadline
 from incumbent.errors import LeaseUnavailable
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Record, Reference
+from incumbent.providers.dynamodb.item import Item, Record, Reference
 from incumbent.providers.dynamodb.table import Answer, Call, Table
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Message
@@ -98,8 +98,8 @@ class Steps:
         record, before = shown.record, shown.record.state
         dead = rule(before, When(shown.now_ms, shown.repeated))[0].dead
         letters = [replace(each, body=self.text(call, each.id, each.body) or "null") for each in dead]
-        for rank, letter in enumerate(letters):
-            self.table.put(call, item.dead_item(call.pk, letter, rank))
+        rank = len(before.ended)  # what died before in the same millisecond has a trace already
+        replaced = [self.table.put(call, item.dead_item(call.pk, each, rank + n)) for n, each in enumerate(letters)]
         left: list[Stored] = []
 
         def plan(now_ms: int) -> tuple[Update, A] | None:
@@ -118,13 +118,23 @@ class Steps:
             return change.update(now_ms), said
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
-        # What the record does not tell of any more is nobody's; what it does not tell of yet is not dead.
-        self.sweep_bodies(call, left, answer.record)
-        buried = {item.digest(trace.id) for trace in answer.record.state.ended if trace.outcome == "dead"}
-        for letter in letters:
-            if item.digest(letter.id) not in buried:
-                self.table.sweep(call, item.dead_name(letter.id), died_ms=letter.died_ms)
-        return replace(answer, buried=tuple(map(item.dead_message, letters))) if answer.applied else answer
+        self.sweep_bodies(call, left, answer.record)  # what the record does not name any more is nobody's
+        if answer.applied:
+            return replace(answer, buried=tuple(map(item.dead_message, letters)))
+        for letter, old in zip(letters, replaced, strict=True):
+            self._put_letter_back(call, letter, old, answer)
+        return answer
+
+    def _put_letter_back(self, call: Call, letter: rules.Dead, old: Item | None, answer: Answer[A]) -> None:
+        """Undo a dead letter that was written for an update which was refused then, unless a lost try was applied."""
+        traces = answer.record.state.ended
+        died = any(trace.outcome == "dead" and item.digest(trace.id) == item.digest(letter.id) for trace in traces)
+        if died and answer.repeated:
+            return
+        if old is not None:
+            self.table.put(call, old)
+        elif not died:
+            self.table.sweep(call, item.dead_name(letter.id))
 
     def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record does not hold any more."""

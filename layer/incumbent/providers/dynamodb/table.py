@@ -203,10 +203,16 @@ class Table:
         """Read an item."""
         return self._ask(call, lambda *_: self._get(call, sk))
 
-    def put(self, call: Call, item: Item) -> None:
-        """Write a whole item, whatever stood there."""
+    def put(self, call: Call, item: Item) -> Item | None:
+        """Write a whole item, and return what stood there."""
         written: Any = item
-        self._ask(call, lambda *_: self.client(call).put_item(TableName=self._name, Item=written))
+
+        def send(_: int, __: Moment) -> Item | None:
+            found = self.client(call).put_item(TableName=self._name, Item=written, ReturnValues="ALL_OLD")
+            return found.get("Attributes")
+
+        old = self._ask(call, send)
+        return None if old == item else old
 
     def delete(self, call: Call, sk: str, *, died_ms: int | None = None) -> bool | None:
         """Delete an item and say whether it was there; ``None`` if an earlier try may have deleted it.

@@ -57,7 +57,7 @@ def claim(
     update = Update()
     _when_ours(update)
     free = _free(update, now_ms, skew_ms)
-    if ticket is not None and message is None:
+    if ticket is not None and ticket != owner and message is None:
         owned, until = update.name("lease_owner"), update.name("expires_at")
         redeem = f"{owned} = {update.value(ticket)} AND {until} > {update.value(now_ms - skew_ms)}"
         free = f"({free}) OR ({redeem})"
@@ -134,7 +134,7 @@ def release(owner: str, fence: int | None, *, empty: bool, now_ms: int) -> Updat
     return update
 
 
-def transfer(owner: str, successor: str, fence: int | None, *, ttl_ms: int, now_ms: int) -> Update:
+def transfer(owner: str, successor: str, fence: int | None, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Update:
     """R6: from a live owner to its successor, with a new fence."""
     update = Update()
     _when_held(update, owner, fence, now_ms)
@@ -145,6 +145,7 @@ def transfer(owner: str, successor: str, fence: int | None, *, ttl_ms: int, now_
     update.set(successor, "lease_owner")
     update.set(now_ms + ttl_ms, "expires_at")
     update.set(now_ms, "since")
+    update.set(now_ms + ttl_ms + skew_ms, "orphan_since")
     return update
 
 
@@ -400,7 +401,7 @@ class Change:
             update.add(bytes_more, "inline_bytes")
 
     def _index(self, update: Update, now_ms: int) -> None:
-        """The orphans' index and TTL, neither of which a renewal or the next run of a tenure's messages touches."""
+        """The orphans' index and TTL. A renewal touches neither; passing on does only where it may end earlier."""
         new, stored = self.new, self.record.item
         if new.mail and not self._old.mail:
             update.set(self.shard, "orphan_shard")
@@ -409,7 +410,7 @@ class Change:
         if self._freed or (self.beside and new.owner is None):
             due_ms = min((message.due_ms for message in new.mail), default=0)
             update.set(max(now_ms, due_ms), "orphan_since")
-        elif self._granted and not self.held:
+        elif self._granted and not (self.held and self.record.number("orphan_since") <= new.expires_ms + self.skew_ms):
             update.set(new.expires_ms + self.skew_ms, "orphan_since")
         elif "orphan_since" not in stored:
             update.set(now_ms, "orphan_since")
