@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from incumbent import LambdaWaker, Mailbox, is_mailbox, observe
+from incumbent import LambdaWaker, Mailbox, is_mailbox, observe, powertools
 from incumbent.providers import from_env
 from incumbent.sweeper import sweep
 
@@ -23,7 +23,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         waker(),
         limit=int(os.environ.get("SWEEP_LIMIT", "100")),
         budget_ms=max(0, context.get_remaining_time_in_millis() - END_MS),
-        observers=observe.from_env(os.environ),
+        observers=(*observe.from_env(os.environ), *powertools.from_env(os.environ)),
     )
     return asdict(swept)
 

@@ -17,6 +17,7 @@ from incumbent.providers import from_env
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
 
 TEMPLATE = Path(__file__).parent / "app" / "template.yaml"
+RECOVERY = Path(__file__).parent / "app" / "recovery.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +79,14 @@ def start(store: Store) -> Iterator[Callable[..., Line]]:
     """Start the application on the store."""
     with ExitStack() as stack:
 
-        def start_line(env: dict[str, str] | None = None, **settings: Any) -> Line:
+        def start_line(env: dict[str, str] | None = None, *, template: Path = TEMPLATE, **settings: Any) -> Line:
             line: Line
 
             def heard(printed: Any) -> None:
                 line.facts.extend(read_facts(printed.text))
 
             cloud = LocalLambda.from_template(
-                TEMPLATE, env={**store.environment, **(env or {})}, on_log=heard, **settings
+                template, env={**store.environment, **(env or {})}, on_log=heard, **settings
             )
             line = Line(stack.enter_context(cloud), store)
             return line
