@@ -33,6 +33,9 @@ _MEASURED: Mapping[FactName, Mapping[str, str]] = {
     "handed_over": {"HoldMs": "ms"},
     "swept": {"OrphansFound": "waiting", "OldestWaitingMs": "ms"},
 }
+METRICS = frozenset({*_COUNTED.values(), *_ENDED.values(), *(name for each in _MEASURED.values() for name in each)})
+"""The names of all metrics."""
+
 _FLAGS_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
 
 

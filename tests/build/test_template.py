@@ -1,6 +1,7 @@
 """The template describes what the package needs: its tables, its rights and its layer."""
 
 import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,26 @@ from typing import Any
 import pytest
 import yaml
 
+from incumbent.powertools import METRICS
+
 ROOT = Path(__file__).parents[2]
 RUNTIME = "python3.13"
-TABLES = ("LeaseTable", "TranscriptTable")
+FUNCTIONS = ("OrdersFunction", "SweeperFunction", "ThreadFunction", "WebhookFunction")
+REDIS_PASSWORD = {"ReadTheRedisPassword": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisSecretArn"})}
+MAILBOX = {
+    "LeasesAndMailboxes": (
+        {
+            "dynamodb:BatchGetItem",
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:UpdateItem",
+            "dynamodb:DeleteItem",
+        },
+        {"Fn::GetAtt": "LeaseTable.Arn"},
+    ),
+}
+SELF = "arn:${AWS::Partition}:lambda:${AWS::Region}:${AWS::AccountId}:function:${AWS::StackName}-"
+TABLES = ("LeaseTable", "OrderTable", "TranscriptTable")
 
 
 class CloudFormationLoader(yaml.SafeLoader):
@@ -48,6 +66,11 @@ def statements(function: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for statement in policy["Statement"]:
             branches = statement["Fn::If"][1:] if "Fn::If" in statement else [statement]
             yield from (branch for branch in branches if branch != {"Ref": "AWS::NoValue"})
+
+
+def rights(function: dict[str, Any]) -> dict[str, tuple[set[str], Any]]:
+    """Return what a function may do, and on what, by the names of its statements."""
+    return {each["Sid"]: (set(as_list(each["Action"])), each["Resource"]) for each in statements(function)}
 
 
 def as_list(value: Any) -> list[Any]:
@@ -123,42 +146,45 @@ def test_no_policy_has_a_wildcard(template: dict[str, Any]) -> None:
 
 def test_thread_function_may_do_what_it_does_and_no_more(template: dict[str, Any]) -> None:
     """Item calls on the leases, updates of transcripts, its own successor, the one model."""
-    function = template["Resources"]["ThreadFunction"]
-    assert {each["Sid"]: set(as_list(each["Action"])) for each in statements(function)} == {
-        "GoOnInTheNextInvocation": {"lambda:InvokeFunction"},
-        "LeasesAndMailboxes": {
-            "dynamodb:BatchGetItem",
-            "dynamodb:GetItem",
-            "dynamodb:PutItem",
-            "dynamodb:UpdateItem",
-            "dynamodb:DeleteItem",
-        },
-        "Transcripts": {"dynamodb:UpdateItem"},
-        "AskTheModel": {"bedrock:InvokeModel"},
+    assert rights(template["Resources"]["ThreadFunction"]) == MAILBOX | REDIS_PASSWORD | {
+        "GoOnInTheNextInvocation": ({"lambda:InvokeFunction"}, {"Fn::Sub": f"{SELF}thread"}),
+        "Transcripts": ({"dynamodb:UpdateItem"}, {"Fn::GetAtt": "TranscriptTable.Arn"}),
+        "AskTheModel": (
+            {"bedrock:InvokeModel"},
+            {"Fn::Sub": "arn:${AWS::Partition}:bedrock:${AWS::Region}::foundation-model/${ModelId}"},
+        ),
     }
-    granted = {each["Sid"]: each["Resource"] for each in statements(function)}
-    assert granted["LeasesAndMailboxes"] == {"Fn::GetAtt": "LeaseTable.Arn"}
-    assert granted["Transcripts"] == {"Fn::GetAtt": "TranscriptTable.Arn"}
 
 
-def test_function_that_goes_on_in_itself_is_not_cut_off(template: dict[str, Any]) -> None:
+def test_orders_function_may_do_what_it_does_and_no_more(template: dict[str, Any]) -> None:
+    """Item calls on the leases, updates of orders, its own successor, its two queues."""
+    assert rights(template["Resources"]["OrdersFunction"]) == MAILBOX | REDIS_PASSWORD | {
+        "GoOnInTheNextInvocation": ({"lambda:InvokeFunction"}, {"Fn::Sub": f"{SELF}orders"}),
+        "Orders": ({"dynamodb:UpdateItem"}, {"Fn::GetAtt": "OrderTable.Arn"}),
+        "PollTheQueues": (
+            {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
+            [{"Fn::GetAtt": "OrderQueue.Arn"}, {"Fn::GetAtt": "OrderFifoQueue.Arn"}],
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["ThreadFunction", "OrdersFunction"])
+def test_function_that_goes_on_in_itself_is_not_cut_off(template: dict[str, Any], name: str) -> None:
     """Who may invoke itself, by the name that it has, allows the loop."""
-    function = template["Resources"]["ThreadFunction"]["Properties"]
+    function = template["Resources"][name]["Properties"]
     own = function["FunctionName"]["Fn::Sub"]
     (invoke,) = (each for each in statements({"Properties": function}) if each["Action"] == "lambda:InvokeFunction")
     assert invoke["Resource"]["Fn::Sub"].endswith(f":function:{own}")
     assert function["RecursiveLoop"] == "Allow"
 
 
-def rights(function: dict[str, Any]) -> dict[str, tuple[set[str], Any]]:
-    """Return what a function may do, and on what, by the names of its statements."""
-    return {each["Sid"]: (set(as_list(each["Action"])), each["Resource"]) for each in statements(function)}
-
-
 def test_sweeper_may_find_and_wake_and_nothing_else(template: dict[str, Any]) -> None:
     """It queries the index, reads leases, and writes nothing."""
-    assert rights(template["Resources"]["SweeperFunction"]) == {
-        "WakeWhoKeepsMessages": ({"lambda:InvokeFunction"}, [{"Fn::GetAtt": "ThreadFunction.Arn"}]),
+    assert rights(template["Resources"]["SweeperFunction"]) == REDIS_PASSWORD | {
+        "WakeWhoKeepsMessages": (
+            {"lambda:InvokeFunction"},
+            [{"Fn::GetAtt": "ThreadFunction.Arn"}, {"Fn::GetAtt": "OrdersFunction.Arn"}],
+        ),
         "FindKeysWithMessages": ({"dynamodb:Query"}, {"Fn::Sub": "${LeaseTable.Arn}/index/orphans"}),
         "SeeWhetherSomebodyOwnsThem": ({"dynamodb:BatchGetItem"}, {"Fn::GetAtt": "LeaseTable.Arn"}),
     }
@@ -185,7 +211,7 @@ def test_webhook_may_store_and_wake_and_read_its_secret(template: dict[str, Any]
     """One parameter, one function; and it is there only where the parameter has a name."""
     function = template["Resources"]["WebhookFunction"]
     assert function["Condition"] == "HasSlack"
-    assert rights(function) == {
+    assert rights(function) == REDIS_PASSWORD | {
         "WakeTheThread": ({"lambda:InvokeFunction"}, {"Fn::GetAtt": "ThreadFunction.Arn"}),
         "ReadTheSigningSecret": (
             {"ssm:GetParameter"},
@@ -234,9 +260,120 @@ def test_every_log_group_forgets(template: dict[str, Any]) -> None:
         assert 1 <= group["Properties"]["RetentionInDays"] <= 365, name
 
 
-def test_redis_url_is_not_shown(template: dict[str, Any]) -> None:
-    """It holds a password, so the console shows stars."""
+def test_redis_password_stays_in_its_secret(template: dict[str, Any]) -> None:
+    """A function's settings hold the name of the secret, and the URL is shown to nobody in case it holds one too."""
+    variables = template["Globals"]["Function"]["Environment"]["Variables"]
+    assert variables["INCUMBENT_REDIS_SECRET_ID"] == {
+        "Fn::If": ["HasRedisSecret", {"Ref": "RedisSecretArn"}, {"Ref": "AWS::NoValue"}]
+    }
     assert template["Parameters"]["RedisUrl"]["NoEcho"] is True
+    assert "{{resolve:" not in (ROOT / "template.yaml").read_text("utf-8")
+
+
+def test_every_function_is_covered_here(template: dict[str, Any]) -> None:
+    """A function that joins the template gets its rights compared above."""
+    assert set(resources(template, "AWS::Serverless::Function")) == set(FUNCTIONS)
+
+
+def test_every_function_is_traced_and_measured(template: dict[str, Any]) -> None:
+    """X-Ray, and metrics under the stack's own namespace; none of it is overridden."""
+    common = template["Globals"]["Function"]
+    assert common["Tracing"] == "Active"
+    assert common["Environment"]["Variables"]["INCUMBENT_METRICS_NAMESPACE"] == {"Ref": "AWS::StackName"}
+    for function in resources(template, "AWS::Serverless::Function").values():
+        own = function["Properties"]
+        assert not {"Tracing", "Runtime", "Architectures", "VpcConfig"} & own.keys()
+        assert "INCUMBENT_METRICS_NAMESPACE" not in own.get("Environment", {}).get("Variables", {})
+
+
+def test_functions_are_in_a_vpc_only_where_subnets_are_given(template: dict[str, Any]) -> None:
+    """Redis needs one, DynamoDB does not."""
+    condition, inside, outside = template["Globals"]["Function"]["VpcConfig"]["Fn::If"]
+    assert (condition, outside) == ("InVpc", {"Ref": "AWS::NoValue"})
+    assert inside == {"SubnetIds": {"Ref": "SubnetIds"}, "SecurityGroupIds": {"Ref": "SecurityGroupIds"}}
+
+
+def test_queues_wait_long_enough_and_give_up(template: dict[str, Any]) -> None:
+    """Six times the function's timeout, then a dead-letter queue of the same kind that keeps records for 14 days."""
+    timeout_s = template["Globals"]["Function"]["Timeout"]
+    assert "Timeout" not in template["Resources"]["OrdersFunction"]["Properties"]
+    queues = resources(template, "AWS::SQS::Queue")
+    sources = {name: each["Properties"] for name, each in queues.items() if "RedrivePolicy" in each["Properties"]}
+    assert set(sources) == {"OrderQueue", "OrderFifoQueue"}
+    for source in sources.values():
+        assert source["VisibilityTimeout"] >= 6 * timeout_s
+        target = source["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"].removesuffix(".Arn")
+        letters = queues[target]["Properties"]
+        assert source["RedrivePolicy"]["maxReceiveCount"] >= 3
+        assert letters.get("FifoQueue") == source.get("FifoQueue")
+        assert letters["MessageRetentionPeriod"] == 14 * 24 * 3600
+
+
+def test_batches_fail_record_by_record(template: dict[str, Any]) -> None:
+    """Each queue has a mapping, and the function's report of failed records is asked for."""
+    mappings = resources(template, "AWS::Lambda::EventSourceMapping").values()
+    assert {each["Properties"]["EventSourceArn"]["Fn::GetAtt"] for each in mappings} == {
+        "OrderQueue.Arn",
+        "OrderFifoQueue.Arn",
+    }
+    for mapping in mappings:
+        assert mapping["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert mapping["Properties"]["FunctionName"] == {"Ref": "OrdersFunction"}
+
+
+def alarmed(alarm: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the namespaces and names of the metrics that an alarm looks at."""
+    own = alarm["Properties"]
+    stats = [each["MetricStat"]["Metric"] for each in own.get("Metrics", []) if "MetricStat" in each] or [own]
+    return {(str(each["Namespace"]), each["MetricName"]) for each in stats}
+
+
+OURS = str({"Ref": "AWS::StackName"})
+ALARMS = {
+    "LeaseLostAlarm": {(OURS, "LeaseLost")},
+    "DeadLetterAlarm": {(OURS, "DeadLettered")},
+    "OldestWaitingMessageAlarm": {(OURS, "OldestWaitingMs")},
+    "SweeperDidNotRunAlarm": {(OURS, "SweeperRan")},
+    "OrderDeadLetterQueueAlarm": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
+    "OrderFifoDeadLetterQueueAlarm": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
+    "LeaseTableThrottledAlarm": {("AWS/DynamoDB", "ReadThrottleEvents"), ("AWS/DynamoDB", "WriteThrottleEvents")},
+    "OrphanIndexThrottledAlarm": {("AWS/DynamoDB", "ReadThrottleEvents"), ("AWS/DynamoDB", "WriteThrottleEvents")},
+}
+
+
+def test_alarms_look_at_what_can_go_wrong(template: dict[str, Any]) -> None:
+    """Each by the metrics that tell of it, and each tells the topic where there is one."""
+    alarms = resources(template, "AWS::CloudWatch::Alarm")
+    assert {name: alarmed(alarm) for name, alarm in alarms.items()} == ALARMS
+    for alarm in alarms.values():
+        assert alarm["Properties"]["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic"
+        assert alarm["Properties"]["AlarmDescription"]
+
+
+def test_only_the_sweeper_s_silence_is_an_alarm(template: dict[str, Any]) -> None:
+    """No data means that nothing happened, but for the one that has to run every minute."""
+    alarms = resources(template, "AWS::CloudWatch::Alarm")
+    silent = {name for name, alarm in alarms.items() if alarm["Properties"]["TreatMissingData"] == "breaching"}
+    assert silent == {"SweeperDidNotRunAlarm"}
+
+
+def test_alarms_name_the_dimensions_that_are_written(template: dict[str, Any]) -> None:
+    """Our own metrics have the keyspace, which is the function's name; the sweeper's have none."""
+    for name in ("LeaseLostAlarm", "DeadLetterAlarm"):
+        stats = [each["MetricStat"] for each in template["Resources"][name]["Properties"]["Metrics"][1:]]
+        assert [each["Metric"]["Dimensions"] for each in stats] == [
+            [{"Name": "keyspace", "Value": {"Ref": function}}] for function in ("ThreadFunction", "OrdersFunction")
+        ]
+    for name in ("OldestWaitingMessageAlarm", "SweeperDidNotRunAlarm"):
+        assert "Dimensions" not in template["Resources"][name]["Properties"]
+
+
+def test_dashboard_shows_metrics_that_exist(template: dict[str, Any]) -> None:
+    """Every metric of ours is on it, under the name that is written, and nothing else is."""
+    (board,) = resources(template, "AWS::CloudWatch::Dashboard").values()
+    body = json.loads(board["Properties"]["DashboardBody"]["Fn::Sub"])
+    shown = {metric[1] for widget in body["widgets"] for metric in widget["properties"]["metrics"]}
+    assert shown == METRICS
 
 
 def test_cfn_lint_finds_nothing() -> None:
