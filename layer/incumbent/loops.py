@@ -1,9 +1,10 @@
 """Running ``async def`` handlers where nobody awaits: one event loop for each thread that runs handlers, kept warm."""
 
+import contextvars
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from incumbent.lease import Lease
@@ -15,28 +16,34 @@ _LOOPS = threading.local()
 
 
 def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``run(lease, *args, **kwargs)`` of a function, ``async def`` or not; the kind is looked at once.
+    """Make ``run(lease, *args, **kwargs)`` of a function, ``async def`` or not.
 
-    A coroutine is cancelled when the lease is lost. asyncio is imported with the first coroutine.
+    What it returns tells: a middleware may be a plain function that returns its handler's coroutine, or one that has
+    awaited it already. A coroutine is cancelled when the lease is lost. asyncio is imported with the first coroutine.
     """
-    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
-        return lambda _lease, *args, **kwargs: function(*args, **kwargs)
 
-    def run(lease: Lease, *args: Any, **kwargs: Any) -> Any:
-        async def supervised() -> Any:
-            import asyncio
-
-            task, loop = asyncio.current_task(), asyncio.get_running_loop()
-            assert task is not None  # noqa: S101 - a coroutine run by a loop is a task
-            lease.when_lost(lambda: loop.call_soon_threadsafe(task.cancel))
-            try:
-                return await function(*args, **kwargs)
-            finally:
-                lease.when_lost(None)
-
-        return _runner().run(supervised())
+    def run(lease: Lease, /, *args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return _finish(lease, result) if inspect.isawaitable(result) else result
 
     return run
+
+
+def _finish(lease: Lease, work: Awaitable[Any]) -> Any:
+    """Await it on this thread's loop, in the context of the caller: a kept loop keeps the context of its first run."""
+
+    async def supervised() -> Any:
+        import asyncio
+
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None  # noqa: S101 - a coroutine run by a loop is a task
+        lease.when_lost(lambda: loop.call_soon_threadsafe(task.cancel))
+        try:
+            return await work
+        finally:
+            lease.when_lost(None)
+
+    return _runner().run(supervised(), context=contextvars.copy_context())
 
 
 def _runner() -> "asyncio.Runner":
@@ -44,6 +51,7 @@ def _runner() -> "asyncio.Runner":
 
     runner: asyncio.Runner | None = getattr(_LOOPS, "runner", None)
     if runner is None or _LOOPS.process != os.getpid():
+        _LOOPS.inherited = runner  # after a fork: to close it here would take the parent's wake-ups along
         runner = _LOOPS.runner = asyncio.Runner()
         _LOOPS.process = os.getpid()
     return runner
