@@ -175,8 +175,9 @@ class CutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutReply:
-    """It is carried out, and the connection breaks when half of its answer has arrived."""
+    """It is carried out, and the connection breaks when half of its answer has arrived, or what ``keeps`` says."""
 
+    keeps: float = 0.5
     meanwhile: Meanwhile = _nothing
 
 
@@ -407,9 +408,9 @@ class _Connection:
                 return True
             case CutRequest():
                 server.sendall(request.data[: len(request.data) // 2])
-            case CutReply():
+            case CutReply(keeps=keeps):
                 answer = carry_out()
-                self._client.sendall(answer[: len(answer) // 2])
+                self._client.sendall(answer[: int(len(answer) * keeps)])
             case LoseReply():
                 carry_out()
             case Stall():

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import boto3
 from botocore.config import Config
 from botocore.endpoint import DEFAULT_TIMEOUT
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoRegionError
+from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError, NoRegionError
+from botocore.parsers import ResponseParserError
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
@@ -29,6 +30,7 @@ _BATCH = 50
 _MOST_BATCHES = 20  # of one reading, beyond those that it needs: DynamoDB may leave keys unread
 _PAUSE_MS = 50
 
+_UNSAID = -1
 _REFUSED = "ConditionalCheckFailedException"
 _PASSING = frozenset(
     {
@@ -152,7 +154,7 @@ class Table:
             update, said = planned
             client = self.client(call)
             try:
-                found: Mapping[str, Any] = client.update_item(**update.request(self._name, _key(call.pk, LEASE)))
+                found = _whole(client.update_item(**update.request(self._name, _key(call.pk, LEASE))))
             except ClientError as error:
                 if error.response["Error"]["Code"] != _REFUSED:
                     raise
@@ -246,7 +248,7 @@ class Table:
     def _pages(self, call: Call, page: Callable[..., Any]) -> Iterator[Item]:
         further: dict[str, Any] = {}
         while True:
-            found = self._ask(call, lambda *_: page(**further))  # noqa: B023 - called before further changes
+            found = self._ask(call, lambda *_: _whole(page(**further)))  # noqa: B023 - called before further changes
             yield from found["Items"]
             if "LastEvaluatedKey" not in found:
                 return
@@ -254,10 +256,12 @@ class Table:
 
     def _reading(self, call: Call, batch: list[Any]) -> Callable[[int, Moment], Any]:
         request: Any = {self._name: {"Keys": batch, "ConsistentRead": True}}
-        return lambda *_: self.client(call).batch_get_item(RequestItems=request)
+        return lambda *_: _whole(self.client(call).batch_get_item(RequestItems=request))
 
     def _get(self, call: Call, sk: str) -> Item | None:
-        return self.client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True).get("Item")
+        found = self.client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True)
+        stored: Item | None = _whole(found).get("Item")
+        return stored
 
     def _delete(self, call: Call, sk: str, died_ms: int | None) -> Mapping[str, Any]:
         condition: dict[str, Any] = {}
@@ -268,13 +272,16 @@ class Table:
                 "ExpressionAttributeValues": {":died": typed(died_ms)},
             }
         try:
-            return self.client(call).delete_item(
-                TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD", **condition
+            found: Mapping[str, Any] = _whole(
+                self.client(call).delete_item(
+                    TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD", **condition
+                )
             )
         except ClientError as error:
             if error.response["Error"]["Code"] != _REFUSED:
                 raise
             return {"ResponseMetadata": error.response["ResponseMetadata"]}
+        return found
 
     @staticmethod
     def _decode(call: Call, item: Item | None) -> Record:
@@ -291,6 +298,29 @@ class Table:
             errors=(BotoCoreError, ClientError),
             explain=_explain,
         )
+
+
+class _CutOff(HTTPClientError):
+    """An answer of which only a part has come."""
+
+    fmt = "the answer broke off"
+
+
+def _whole(response: Any) -> Any:
+    """Return a response, unless the connection broke before all of it had come.
+
+    botocore takes what has come for all there is, and what it cannot read for an empty answer: of a read, for "there
+    is no item", which would be "nobody owns it" (H20). In its last attempt it overlooks a wrong checksum too.
+    """
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+    if headers is None:  # not by HTTP
+        return response
+    length = int(headers.get("content-length", _UNSAID))
+    headless = length == _UNSAID and "transfer-encoding" not in headers
+    emptied = len(response) == 1 and length > len("{}")
+    if headless or emptied:
+        raise _CutOff
+    return response
 
 
 def _tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
@@ -339,7 +369,9 @@ def _explain(error: Exception) -> tuple[bool, str]:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _PASSING or status >= 500:  # noqa: PLR2004 - the store's fault, by HTTP
             return True, "DynamoDB is throttling or in trouble: repeat it"
+        if not code or code.isdecimal():
+            return True, "DynamoDB refuses it, and its reason broke off: repeat it"
         return False, _ADVICE.get(code, "DynamoDB refuses it, and repeating does not help: see the cause")
-    if isinstance(error, HTTPClientError):
+    if isinstance(error, HTTPClientError | ChecksumError | ResponseParserError):
         return True, "the connection failed or took too long: repeat it; check the network and the endpoint"
     return False, "botocore cannot send it: check credentials and configuration"
