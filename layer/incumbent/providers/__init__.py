@@ -20,7 +20,8 @@ STAND_IN: ContextVar[object | None] = ContextVar("incumbent_provider", default=N
 def from_env(environ: Mapping[str, str] | None = None) -> "LeaseProvider":
     """Make the provider that the environment names.
 
-    ``INCUMBENT_PROVIDER`` is ``redis`` (with ``INCUMBENT_REDIS_URL``), ``dynamodb`` (with ``INCUMBENT_TABLE_NAME``),
+    ``INCUMBENT_PROVIDER`` is ``redis`` (with ``INCUMBENT_REDIS_URL``, whose password may be in the secret that
+    ``INCUMBENT_REDIS_SECRET_ID`` names), ``dynamodb`` (with ``INCUMBENT_TABLE_NAME``),
     ``memory`` (one process; refused inside Lambda) or ``none`` (no leases at all). ``INCUMBENT_KEY_PREFIX`` keeps
     applications apart (``incumbent`` unless set).
 
@@ -33,7 +34,12 @@ def from_env(environ: Mapping[str, str] | None = None) -> "LeaseProvider":
         case "redis":
             from incumbent.providers.redis import RedisProvider
 
-            return RedisProvider(url=_need(env, "INCUMBENT_REDIS_URL", name), key_prefix=prefix)
+            url, password = _need(env, "INCUMBENT_REDIS_URL", name), None
+            if secret_id := env.get("INCUMBENT_REDIS_SECRET_ID"):
+                from incumbent.providers.secrets import SecretPassword
+
+                password = SecretPassword(secret_id)
+            return RedisProvider(url=url, password=password, key_prefix=prefix)
         case "dynamodb":
             from incumbent.providers.dynamodb import DynamoDBProvider
 

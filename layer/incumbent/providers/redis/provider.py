@@ -4,7 +4,7 @@ import heapq
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -66,6 +66,7 @@ class RedisProvider:
         *,
         url: str | None = None,
         client: Client | None = None,
+        password: Callable[[], str] | None = None,
         key_prefix: str = "incumbent",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -76,6 +77,9 @@ class RedisProvider:
         that the server is in cluster mode. Such a client repeats nothing by itself, and a call has ended well before
         the next renewal is due.
 
+        ``password`` is asked for the password whenever a connection is made (``SecretPassword``, or one that makes
+        tokens); the URL then holds at most the user.
+
         ``client`` keeps its settings and stays the caller's to close. One that repeats commands by itself, as
         redis-py's own default does, leaves it open which try was answered: a transfer or settle by an owner that has
         lost then raises ``LeaseUnavailable``, since it may have taken effect (R9). Better give it
@@ -85,7 +89,7 @@ class RedisProvider:
         in the URL or in the client (redis-py's own is 5 seconds).
         """
         self._names = Names(key_prefix)
-        self._server = Server(url=url, client=client, clock=clock)
+        self._server = Server(url=url, client=client, clock=clock, password=password)
         self._fences = _Fences()
 
     def close(self) -> None:

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool
+from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -81,12 +82,17 @@ class Server:
     Answers come as bytes whatever the client decodes (H25).
     """
 
-    def __init__(self, *, url: str | None, client: Client | None, clock: Clock) -> None:
+    def __init__(
+        self, *, url: str | None, client: Client | None, clock: Clock, password: Callable[[], str] | None = None
+    ) -> None:
         if (url is None) == (client is None):
             raise ConfigurationError("RedisProvider: give either url= or client=")
+        if password is not None and (url is None or not callable(password)):
+            raise ConfigurationError("RedisProvider: password= is a callable, and goes with url=")
         self._clock = clock
         self._client = client
         self._url = ""
+        self._credentials: CredentialProvider | None = None
         self._cluster = False
         self._ours: dict[int, Client] = {}  # by how long they wait
         self._lock = threading.Lock()
@@ -94,6 +100,8 @@ class Server:
         # How long somebody else has said to wait; None where it is for us to choose (H10).
         self._set_wait_ms = None if client is None else _waits_ms(client)
         if url is not None:
+            if password is not None and isinstance(url, str):
+                url, self._credentials = _without_login(url, password)
             self._url, self._cluster, self._set_wait_ms = _read_url(url)
         elif not callable(getattr(client, "execute_command", None)):
             raise ConfigurationError(f"client is a {type(client).__name__}; give a redis.Redis or a RedisCluster")
@@ -194,7 +202,9 @@ class Server:
             waits_ms = wait_ms(None if self._set_wait_ms is not None else ttl_ms)
             with self._lock:
                 if waits_ms not in self._ours:
-                    self._ours[waits_ms] = _connect(self._url, cluster=self._cluster, waits_ms=waits_ms)
+                    self._ours[waits_ms] = _connect(
+                        self._url, cluster=self._cluster, waits_ms=waits_ms, credentials=self._credentials
+                    )
                 client = self._ours[waits_ms]
         if not self._checked:
             memory: dict[str, Any] = {}
@@ -278,12 +288,38 @@ def _settings(url: str, waits_ms: int) -> dict[str, Any]:
     return settings
 
 
-def _connect(url: str, *, cluster: bool, waits_ms: int) -> Client:
+def _connect(url: str, *, cluster: bool, waits_ms: int, credentials: CredentialProvider | None) -> Client:
     """Make a client that repeats nothing by itself (R9): for a cluster this asks for its slots."""
-    once = Retry(NoBackoff(), 0)
-    if cluster:
-        return RedisCluster.from_url(url, retry=once, **_settings(url, waits_ms))
-    return redis.Redis.from_url(url, retry=once, **_settings(url, waits_ms))
+    settings = _settings(url, waits_ms) | {"retry": Retry(NoBackoff(), 0)}
+    if credentials is not None:
+        settings["credential_provider"] = credentials
+    return RedisCluster.from_url(url, **settings) if cluster else redis.Redis.from_url(url, **settings)
+
+
+class _Login(CredentialProvider):
+    """Asks for the password whenever a connection is made."""
+
+    def __init__(self, user: str | None, password: Callable[[], str]) -> None:
+        self._user = user
+        self._password = password
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        try:
+            password = self._password()
+        except ConfigurationError:
+            raise
+        except Exception as cause:
+            raise redis.ConnectionError(f"the password could not be had: {type(cause).__name__}: {cause}") from cause
+        return (self._user, password) if self._user else (password,)
+
+
+def _without_login(url: str, password: Callable[[], str]) -> tuple[str, CredentialProvider]:
+    """Take the user out of a URL whose password comes from elsewhere: redis-py takes both from one place."""
+    parts = urlsplit(url)
+    if parts.password:
+        raise ConfigurationError("RedisProvider: the URL holds a password, and password= is given too")
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=place)), _Login(unquote(parts.username or "") or None, password)
 
 
 def _waits_ms(client: Any) -> float | None:

@@ -1,0 +1,57 @@
+"""A store's password from AWS Secrets Manager, so that a function's settings hold only the secret's name."""
+
+import json
+import threading
+from typing import Any
+
+from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
+from incumbent.errors import ConfigurationError
+
+KEPT_MS = 5 * 60_000
+"""How long a secret that was read is used before it is read again."""
+
+
+class SecretPassword:
+    """Reads a secret when it is called, and again after five minutes: new connections find a rotated password.
+
+    The secret's text is the password, or a JSON object that has it as ``password``, as Secrets Manager's own rotation
+    keeps it. It needs ``secretsmanager:GetSecretValue``. Give it to ``RedisProvider(password=...)``.
+    """
+
+    def __init__(self, secret_id: str, *, client: Any = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """``secret_id`` is the secret's name or ARN; ``client`` a boto3 client of your own. Nothing is read yet."""
+        if not secret_id or type(secret_id) is not str:
+            raise ConfigurationError(f"secret_id is {secret_id!r}: give the name or the ARN of a secret")
+        self._secret_id = secret_id
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read: tuple[str, Moment] | None = None
+
+    def __call__(self) -> str:
+        """Return the password. Raises boto3's errors, and ``ConfigurationError`` for a secret without one."""
+        with self._lock:
+            now = self._clock.now()
+            if self._read is None or self._read[1].until(now) >= KEPT_MS:
+                self._read = self._ask(), now
+            return self._read[0]
+
+    def _ask(self) -> str:
+        if self._client is None:
+            import boto3
+            from botocore.config import Config
+
+            config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
+            self._client = boto3.client("secretsmanager", config=config)
+        text = self._client.get_secret_value(SecretId=self._secret_id).get("SecretString")
+        password = text
+        if text is not None and text.lstrip().startswith("{"):
+            try:
+                password = json.loads(text).get("password")
+            except ValueError:  # a password may begin as it likes
+                password = text
+        if not isinstance(password, str) or not password:
+            raise ConfigurationError(
+                f"the secret {self._secret_id!r} holds no text, and no JSON object with a password"
+            )
+        return password
