@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format test-all pins clean
+.PHONY: mutants help setup demo test lint format test-all pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 	  if [ -z "$$found" ]; then echo "Python $$version is not here: left out."; continue; fi; \
 	  $(MAKE) --no-print-directory test PYTHON="$$found" VENV=.venv-$$version || exit 1; \
 	done
+
+mutants: setup ## break the code in each listed way, and see which test notices
+	$(BIN)/python -m tests.mutants
 
 pins: ## make constraints.txt anew from the newest releases that pyproject.toml allows
 	rm -rf .venv-pins

@@ -1,0 +1,1 @@
+"""Seeded faults in the package, each of which a test must see."""

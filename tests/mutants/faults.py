@@ -1,0 +1,351 @@
+"""The list: what is broken, where, and which tests must notice."""
+
+from dataclasses import dataclass
+
+MEMORY = "tests/conformance/test_memory.py"
+VALKEY = "tests/conformance/test_redis.py::TestStandalone"
+REDIS = "tests/unit/test_redis_provider.py"
+MOTO = "tests/conformance/test_dynamodb.py::TestMoto"
+DYNAMODB = "tests/unit/test_dynamodb_provider.py"
+RULES = "tests/unit/test_rules.py"
+RUNS = "tests/unit/test_runs.py"
+HEARTBEAT = "tests/unit/test_heartbeat.py"
+
+RULES_PY = "rules.py"
+LUA = "providers/redis/scripts/"
+UPDATES = "providers/dynamodb/updates.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: in ``file`` of the package, ``old`` (which stands there once) becomes ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    # --- the rules, by the names of the protocol's rules
+    Mutant(
+        "fence not bumped by a grant (R7)",
+        RULES_PY,
+        "fence=max(state.fence + 1, now_ms * 1_000),",
+        "fence=max(state.fence, now_ms * 1_000),",
+        (MEMORY, RULES),
+    ),
+    Mutant(
+        "fence behind the clock (R7)",
+        RULES_PY,
+        "fence=max(state.fence + 1, now_ms * 1_000),",
+        "fence=state.fence + 1,",
+        (MEMORY, RULES),
+    ),
+    Mutant(
+        "strangers' expiry by <= (R3)",
+        RULES_PY,
+        "return state.owner is not None and now_ms < state.expires_ms + skew_ms",
+        "return state.owner is not None and now_ms <= state.expires_ms + skew_ms",
+        (MEMORY, RULES),
+    ),
+    Mutant(
+        "owner's expiry by <= (R3)",
+        RULES_PY,
+        "return state.owner == owner and now_ms < state.expires_ms and (",
+        "return state.owner == owner and now_ms <= state.expires_ms and (",
+        (MEMORY, RULES),
+    ),
+    Mutant(
+        "noshort: a renewal may shorten (R4)",
+        RULES_PY,
+        "    renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))",
+        "    renewed = replace(state, expires_ms=now_ms + ttl_ms)",
+        (MEMORY, RULES),
+    ),
+    Mutant(
+        "the fence of the tenure is not compared (R2)",
+        RULES_PY,
+        " and (fence is None or fence == state.fence)",
+        "",
+        (RULES,),
+    ),
+    Mutant(
+        "by: a repeated claim does not know its own message (R8)",
+        RULES_PY,
+        "            if stored.by == owner:\n                return promised",
+        "            if stored.by == owner + '?':\n                return promised",
+        (MEMORY,),
+    ),
+    Mutant(
+        "dupclaim: a waiting id on a free key is called a duplicate (M1)",
+        RULES_PY,
+        "        if live:  # (3) it waits or runs: whoever is told so is promised it (M3)",
+        "        if True:  # (3)",
+        (MEMORY,),
+    ),
+    Mutant(
+        "promise: a duplicate is answered for and not marked (M3)",
+        RULES_PY,
+        "            promised = _change(state, [message.id], lambda m: replace(m, promised=True))",
+        "            promised = state",
+        (MEMORY,),
+    ),
+    Mutant(
+        "promised messages leave with their failed run (M3)",
+        RULES_PY,
+        "        elif message.id in drops and not message.promised:",
+        "        elif message.id in drops:",
+        (MEMORY,),
+    ),
+    Mutant(
+        "evidence: a repeated settle does not look for its traces (R9)",
+        RULES_PY,
+        "        if any(trace.id in finished and trace.fence == fence for trace in state.ended):",
+        "        if False:",
+        (RULES,),
+    ),
+    Mutant(
+        "evidence_unknown: not knowing is called a loss (R9)",
+        RULES_PY,
+        '        return "unknown"\n    return "lost"',
+        '        return "lost"\n    return "lost"',
+        (RULES,),
+    ),
+    Mutant(
+        "tomb: a failed claim leaves no trace (M3)",
+        RULES_PY,
+        '        if trace.outcome == "failed" and trace.by == owner and',
+        '        if trace.outcome == "never" and trace.by == owner and',
+        (MEMORY,),
+    ),
+    Mutant(
+        "dlstored: the deadline does not regard what the store reports (R12)",
+        "clock.py",
+        "    lives_ms = ttl_ms if expires_in_ms is None else min(ttl_ms, expires_in_ms)",
+        "    lives_ms = ttl_ms",
+        ("tests/unit/test_clock.py",),
+    ),
+    Mutant(
+        "no margin before the end of the lease (R12)",
+        "clock.py",
+        "    return sent.plus(lives_ms - margin_ms(ttl_ms))",
+        "    return sent.plus(lives_ms)",
+        ("tests/unit/test_clock.py",),
+    ),
+    Mutant(
+        "ticket: it can be redeemed by anybody, again and again (M9)",
+        RULES_PY,
+        "        redeems = ticket is not None and state.owner == ticket  # M9",
+        "        redeems = ticket is not None",
+        (MEMORY,),
+    ),
+    Mutant(
+        "handnocount: what is handed over counts as delivered (M6)",
+        RULES_PY,
+        "    if as_ticket:\n        return new, _granted(new, now_ms)",
+        "    if as_ticket:\n        new = _deliver(new, now_ms, policy.max_attempts)\n        return new, _granted(new, now_ms)",
+        (MEMORY,),
+    ),
+    Mutant(
+        "fullown: a full mailbox refuses who could empty it (M7)",
+        RULES_PY,
+        "    # (5) stored and owned, however full the mailbox is (M7)",
+        '    if len(state.mail) >= policy.max_pending:\n        return state, "full"',
+        (MEMORY,),
+    ),
+    Mutant(
+        "deaddup: a dead id is stored again (M5)",
+        RULES_PY,
+        '        ended=(*state.ended, _trace(state, message, "dead", now_ms)),',
+        "        ended=state.ended,",
+        (MEMORY,),
+    ),
+    Mutant(
+        "a settle frees the key whatever waits (M2)",
+        RULES_PY,
+        "    if successor is None or not due(replace(state, owner=None), now_ms):",
+        "    if True:",
+        (MEMORY,),
+    ),
+    Mutant(
+        "a delivery is not counted (M6)",
+        RULES_PY,
+        "replace(message, attempts=message.attempts + 1, given=state.fence))",
+        "replace(message, given=state.fence))",
+        (MEMORY,),
+    ),
+    Mutant(
+        "handled ids are never forgotten (M5, H59)",
+        RULES_PY,
+        "counts[trace.outcome] <= REMEMBERED:",
+        "counts[trace.outcome] <= 1_000_000:",
+        (MEMORY,),
+    ),
+    Mutant(
+        "a newer message goes ahead of one that failed (M4)",
+        RULES_PY,
+        "        if message.attempts:\n            break",
+        "        if message.attempts:\n            continue",
+        (MEMORY,),
+    ),
+    # --- Redis: clauses of the scripts
+    Mutant(
+        "Lua: the release does not compare the owner (R5)",
+        LUA + "release.lua",
+        "if not owned_by(owner, fence) then return { 'kept' } end",
+        "",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the fence does not grow (R7)",
+        LUA + "common.lua",
+        "int(math.max(tonumber(k.fence) + 1, now_us))",
+        "int(math.max(tonumber(k.fence), 1))",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the fence is printed as Lua prints numbers (H30)",
+        LUA + "common.lua",
+        "    return string.format('%.0f', number)",
+        "    return tostring(number)",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a renewal may shorten (R4)",
+        LUA + "common.lua",
+        "    if k.pttl < ttl then\n        call('PEXPIRE', LEASE, int(ttl))",
+        "    if true then\n        call('PEXPIRE', LEASE, int(ttl))",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the state of waiting messages expires (section Stores)",
+        LUA + "common.lua",
+        "    if k.stored > 0 then\n        call('PERSIST', STATE)\n    else",
+        "    if false then\n        call('PERSIST', STATE)\n    else",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a settle that is too late settles (R3)",
+        LUA + "settle.lua",
+        "if not owned_by(owner, fence) then return settled_before() end",
+        "",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the window of ids is not looked at (M5)",
+        LUA + "claim.lua",
+        "local ended = trace_of('id:' .. id, window)\n",
+        "local ended = false\n",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the transfer works for anybody (R6)",
+        LUA + "transfer.lua",
+        "if owned_by(owner, fence) then",
+        "if k.owner then",
+        (VALKEY,),
+    ),
+    # --- DynamoDB: clauses of the conditions
+    Mutant(
+        "append_any: routing wants the mailbox of a live holder only (M1)",
+        UPDATES,
+        '    update.when_absent("mail", policy.max_pending - 1)  # M7\n',
+        '    update.when_absent("mail", policy.max_pending - 1)  # M7\n'
+        "    update.when(f\"{update.name('expires_at')} > {update.value(now_ms)}\")\n",
+        (DYNAMODB,),
+    ),
+    Mutant(
+        "the strangers' margin is left out (R3, H15)",
+        UPDATES,
+        '    return f"attribute_not_exists({owned}) OR {until} <= {update.value(now_ms - skew_ms)}"',
+        '    return f"attribute_not_exists({owned}) OR {until} <= {update.value(now_ms)}"',
+        (MOTO, DYNAMODB),
+    ),
+    Mutant(
+        "an id is stored twice (M5)",
+        UPDATES,
+        "    update.when(f\"NOT contains({update.name('ids')}, {update.value(str(digest(message.id)))})\")\n",
+        "",
+        (MOTO,),
+    ),
+    Mutant(
+        "the release does not compare the owner (R5)",
+        UPDATES,
+        '    update.when_is(owner, "lease_owner")\n    update.when(f"{update.name(\'expires_at\')} > {update.value(now_ms)}")',
+        "    update.when(f\"{update.name('expires_at')} > {update.value(now_ms)}\")",
+        (MOTO,),
+    ),
+    Mutant(
+        "a late copy of a renewal shortens (R4, H51)",
+        UPDATES,
+        '    update.when(f"{update.name(\'expires_at\')} <= {until}")\n    update.set_to(until, "expires_at")\n    return update',
+        '    update.set_to(until, "expires_at")\n    return update',
+        (MOTO, DYNAMODB),
+    ),
+    Mutant(
+        "the fence of a grant is the last one (R7)",
+        UPDATES,
+        '{update.value(now_ms * 1_000)}) + {update.value(1)}"',
+        '{update.value(now_ms * 1_000)}) + {update.value(0)}"',
+        (MOTO,),
+    ),
+    Mutant(
+        "a close does not look whether something came (M2)",
+        UPDATES,
+        "        if self._added or (self._freed and (self.closes or not self.new.mail)):\n            self._when_no_more(update)",
+        "        if self._added:\n            self._when_no_more(update)",
+        (DYNAMODB, MOTO),
+    ),
+    Mutant(
+        "takeguard: a removal by position names no id",
+        UPDATES,
+        '            update.when_is(old[place].id, "mail", place, "id")\n',
+        "            pass\n",
+        (DYNAMODB,),
+    ),
+    # --- above the stores
+    Mutant(
+        "the heartbeat is not joined before the settle (H11)",
+        "heartbeat.py",
+        "            self._thread.join()",
+        "            pass",
+        (HEARTBEAT, RUNS),
+    ),
+    Mutant(
+        "a renewal that is answered after the deadline revives (R3)",
+        "heartbeat.py",
+        "            late = self._clock.now().until(self._held_until) <= 0",
+        "            late = False",
+        (HEARTBEAT,),
+    ),
+    Mutant(
+        "one failed renewal is a loss (H9)",
+        "heartbeat.py",
+        "                self._on_error(error)\n",
+        '                self.lose(self._make_lost("one renewal failed"))\n',
+        (HEARTBEAT,),
+    ),
+    Mutant(
+        "renewals go on after the invocation's end (M13)",
+        "heartbeat.py",
+        "        return self._ends is not None and self._clock.now().until(self._ends) <= 0",
+        "        return False",
+        (HEARTBEAT,),
+    ),
+    Mutant(
+        "a claim that was answered too late starts a run (R12)",
+        "runs.py",
+        "            lease.assert_held()  # a claim that was answered too late starts nothing (R12)\n",
+        "",
+        (RUNS,),
+    ),
+    Mutant(
+        "credentials are stored (H61)",
+        "sources.py",
+        "        if isinstance(headers, Mapping):\n            kept[part]",
+        "        if not isinstance(headers, Mapping):\n            kept[part]",
+        ("tests/unit/test_sources.py", "tests/unit/test_decorators.py"),
+    ),
+)
