@@ -1,0 +1,204 @@
+"""Every call of the contract in each of its branches: how a key gets there, the call, and what may be said of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
+from incumbent.values import Acquisition, Beat, Claimed, Continued, DeadLetter, Failure, Message, Orphan, Policy
+from tests.faults.stores import Provider
+
+KEY = "k"
+TTL_MS = 60_000
+ONCE = Policy(max_attempts=1)
+NARROW = Policy(max_pending=2)
+EVERYTHING = 1_000
+
+Step = Callable[[Provider], Any]
+
+
+def message(number: int, size: int = 0) -> Message:
+    """A message whose event tells it from others; with a size, one that stands in an item of its own."""
+    return Message(id=f"m{number}", event={"number": number, "filling": "x" * size})
+
+
+def failure(number: int, after_ms: int | None = None) -> Failure:
+    """What a run raised."""
+    return Failure(id=f"m{number}", error="no", after_ms=after_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call, on a key that ``before`` has brought to where it matters."""
+
+    name: str
+    before: tuple[Step, ...] = ()
+    call: Step
+    doubtful: bool = False
+    """Nothing in the store tells a repetition whether an earlier try took effect: not knowing is an answer too (R9)."""
+
+    twice: bool = False
+    """Who asks once more is told something else, which is as true: a repetition may say that as well (R8)."""
+
+
+def claim(owner: str, number: int | None, **more: Any) -> Step:
+    """A claim, with a message or without."""
+    size = more.pop("size", 0)
+    return lambda p: p.claim(KEY, owner, TTL_MS, None if number is None else message(number, size), **more)
+
+
+def settle(owner: str, **more: Any) -> Step:
+    """A settle."""
+    return lambda p: p.settle(KEY, owner, ttl_ms=TTL_MS, **more)
+
+
+def release(owner: str) -> Step:
+    """A release."""
+    return lambda p: p.release_lease(KEY, owner)
+
+
+def acquire(owner: str) -> Step:
+    """An acquire."""
+    return lambda p: p.acquire_lease(KEY, owner, TTL_MS)
+
+
+# A runs m1, and m2 waits.
+RUNNING = (claim("A", 1), claim("B", 2))
+# m1 and m2 wait, and nobody owns the key.
+WAITING = (*RUNNING, release("A"))
+# m1 is a dead letter.
+BURIED = (claim("A", 1, policy=ONCE), settle("A", failed=[failure(1)], policy=ONCE))
+# m1 is out of attempts, still in the mailbox.
+SPENT = (claim("A", 1), release("A"))
+
+CALLS = (
+    Call(name="acquire", call=acquire("A")),
+    Call(name="acquire again", before=(acquire("A"),), call=acquire("A")),
+    Call(name="acquire refused", before=(acquire("B"),), call=acquire("A")),
+    Call(name="owner", before=RUNNING, call=lambda p: p.get_lease_owner(KEY)),
+    Call(name="owner of a free key", call=lambda p: p.get_lease_owner(KEY)),
+    Call(name="renew", before=RUNNING, call=lambda p: p.renew_lease(KEY, "A", 2 * TTL_MS)),
+    Call(name="renew refused", before=RUNNING, call=lambda p: p.renew_lease(KEY, "C", TTL_MS)),
+    Call(name="release", before=RUNNING, call=release("A")),
+    Call(name="release of an empty key", before=(acquire("A"),), call=release("A")),
+    Call(name="release by a stranger", before=RUNNING, call=release("C")),
+    Call(name="transfer", before=RUNNING, call=lambda p: p.transfer_lease(KEY, "A", "A2", TTL_MS)),
+    Call(
+        name="transfer by a stranger",
+        before=RUNNING,
+        call=lambda p: p.transfer_lease(KEY, "C", "C2", TTL_MS),
+        doubtful=True,
+    ),
+    Call(name="claim", call=claim("A", 1)),
+    Call(name="claim again", before=RUNNING, call=claim("A", 1)),
+    Call(name="claim after an acquire", before=(acquire("A"),), call=claim("A", 1)),
+    Call(name="claim behind older ones", before=WAITING, call=claim("C", 3)),
+    Call(name="claim of what waits", before=WAITING, call=claim("C", 2)),
+    Call(name="claim of a large body", call=claim("A", 1, size=20_000)),
+    Call(name="claim routed", before=RUNNING, call=claim("C", 3)),
+    Call(name="claim routed, a large body", before=RUNNING, call=claim("C", 3, size=20_000)),
+    Call(name="claim of what waits behind an owner", before=RUNNING, call=claim("C", 2)),
+    Call(name="claim of what runs", before=RUNNING, call=claim("C", 1)),
+    Call(name="claim of what was handled", before=(claim("A", 1), settle("A", handled=["m1"])), call=claim("C", 1)),
+    Call(name="claim of what is dead", before=BURIED, call=claim("C", 1)),
+    Call(
+        name="claim of what is out of attempts",
+        before=SPENT,
+        call=claim("C", 1, policy=ONCE),
+        twice=True,
+    ),
+    Call(
+        name="claim of what was dropped", before=(claim("A", 1), settle("A", dropped=[failure(1)])), call=claim("C", 1)
+    ),
+    Call(name="claim not routed", before=RUNNING, call=claim("C", 3, route=False)),
+    Call(name="claim of nothing, busy", before=RUNNING, call=claim("C", None)),
+    Call(name="claim of nothing, idle", call=claim("C", None)),
+    Call(name="claim of nothing, something due", before=WAITING, call=claim("C", None)),
+    Call(name="claim of a full mailbox", before=RUNNING, call=claim("C", 3, policy=NARROW)),
+    Call(name="claim as a ticket", call=claim("T", 1, as_ticket=True)),
+    Call(name="claim as a ticket, routed", before=RUNNING, call=claim("T", 3, as_ticket=True)),
+    Call(name="claim with a ticket", before=(claim("T", 1, as_ticket=True),), call=claim("A", None, ticket="T")),
+    Call(name="claim with a spent ticket", before=RUNNING, call=claim("C", None, ticket="T")),
+    Call(name="settle", before=(claim("A", 1),), call=settle("A", handled=["m1"])),
+    Call(name="settle what nobody goes on with", before=RUNNING, call=settle("A", handled=["m1"])),
+    Call(name="settle on", before=RUNNING, call=settle("A", handled=["m1"], next_owner="A2")),
+    Call(name="settle with a ticket", before=RUNNING, call=settle("A", handled=["m1"], ticket="T")),
+    Call(name="settle, a ticket not needed", before=(claim("A", 1),), call=settle("A", handled=["m1"], ticket="T")),
+    Call(name="settle failed", before=RUNNING, call=settle("A", failed=[failure(1)], next_owner="A2")),
+    Call(name="settle failed, pausing", before=(claim("A", 1),), call=settle("A", failed=[failure(1)])),
+    Call(name="settle dropped", before=(claim("A", 1),), call=settle("A", dropped=[failure(1)])),
+    Call(name="settle deferred", before=RUNNING, call=settle("A", deferred=["m1"], ticket="T")),
+    Call(name="settle dead", before=(claim("A", 1),), call=settle("A", failed=[failure(1)], policy=ONCE)),
+    Call(
+        name="settle of a large body",
+        before=(claim("A", 1, size=20_000),),
+        call=settle("A", handled=["m1"]),
+    ),
+    Call(name="settle by a stranger", before=RUNNING, call=settle("C", handled=["m1"]), doubtful=True),
+    Call(name="beat", before=RUNNING, call=lambda p: p.beat(KEY, "A", 2 * TTL_MS)),
+    Call(name="beat by a stranger", before=RUNNING, call=lambda p: p.beat(KEY, "C", TTL_MS)),
+    Call(name="take", before=RUNNING, call=lambda p: p.take(KEY, "A", TTL_MS, have=["m1"])),
+    Call(name="take of nothing", before=(claim("A", 1),), call=lambda p: p.take(KEY, "A", TTL_MS, have=["m1"])),
+    Call(name="take by a stranger", before=RUNNING, call=lambda p: p.take(KEY, "C", TTL_MS)),
+    Call(name="peek", before=RUNNING, call=lambda p: p.peek(KEY)),
+    Call(name="orphans", before=WAITING, call=lambda p: list(p.orphans(EVERYTHING))),
+    Call(name="find", before=RUNNING, call=lambda p: p.find(KEY, "m1")),
+    Call(name="find nothing", before=RUNNING, call=lambda p: p.find(KEY, "m9")),
+    Call(name="dead letters", before=BURIED, call=lambda p: list(p.dead_letters(KEY, EVERYTHING))),
+    Call(name="redrive", before=BURIED, call=lambda p: p.redrive(KEY, "m1")),
+    Call(name="redrive nothing", before=RUNNING, call=lambda p: p.redrive(KEY, "m9"), doubtful=True),
+    Call(name="purge", before=BURIED, call=lambda p: p.purge(KEY, "m1"), doubtful=True),
+    Call(name="purge nothing", before=RUNNING, call=lambda p: p.purge(KEY, "m9"), doubtful=True),
+)
+
+
+# --- what came of it
+
+
+def ask(step: Step, provider: Provider) -> Any:
+    """What a call says: its answer, or the kind of error that it raises."""
+    try:
+        return step(provider)
+    except LeaseUnavailable:
+        return LeaseUnavailable
+    except (LeaseLost, MailboxFull) as refusal:
+        return type(refusal), getattr(refusal, "holder", None)
+
+
+def bare(said: Any) -> Any:
+    """An answer without what differs from key to key and from moment to moment: fences and times."""
+    match said:
+        case Acquisition():
+            return said.acquired, said.owner
+        case Claimed() | Continued():
+            return type(said), said.owner, bare(said.messages), said.waiting
+        case Beat():
+            return said.waiting
+        case Message():
+            return replace(said, stored_at_ms=0, due_at_ms=0), said.due_at_ms > 0
+        case DeadLetter():
+            return bare(said.message)
+        case Orphan():
+            return said.key, said.target, said.waiting
+        case tuple() | list():
+            return [bare(each) for each in said]
+        case _ if hasattr(said, "expires_in_ms"):
+            return replace(said, expires_in_ms=0)
+        case _:
+            return said
+
+
+def fence_of(said: Any) -> int | None:
+    """The fence in an answer that grants something, or says what was granted."""
+    fence = getattr(said, "fence", None)
+    return fence if isinstance(fence, int) else None
+
+
+def look(provider: Provider) -> Any:
+    """What can be seen of the key: its owner, its messages, the traces of the first, its dead letters."""
+    return [
+        provider.get_lease_owner(KEY),
+        bare(provider.peek(KEY)),
+        provider.find(KEY, "m1"),
+        bare(list(provider.dead_letters(KEY, EVERYTHING))),
+    ]

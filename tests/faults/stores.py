@@ -1,0 +1,142 @@
+"""The stores under a network that fails: one fault proxy before each real server, and providers on both sides of it."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+
+from incumbent.clock import Clock, SystemClock
+from incumbent.contract import Archive, LeaseProvider, Mailbox
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.redis import RedisProvider
+from incumbent.testing.proxy import HTTP, RESP, Network, fault_proxy
+from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
+
+SILENCE_MS = 250
+"""How long an impatient client waits for an answer that does not come."""
+
+_PATIENCE_MS = 10_000  # a machine that is busy may need longer than the silence that a test waits for
+
+
+class Provider(LeaseProvider, Mailbox, Archive, Protocol):
+    """All that a backend can do."""
+
+
+class Hasty(SystemClock):
+    """The machine's clocks, without the pauses between tries."""
+
+    def sleep_ms(self, ms: int) -> None:
+        """Go on at once."""
+
+
+HASTY = Hasty()
+
+
+@dataclass(kw_only=True)
+class Store:
+    """A real server, and a network before it. ``network`` carries what ``provider`` asks, not what ``bare`` does."""
+
+    name: str
+    network: Network
+    prefix: str = ""
+    _opened: list[Any] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Start on an empty prefix with a network that works."""
+        self.prefix = f"test-{uuid.uuid4().hex[:12]}"
+        self.network.next()
+        self.network.mend()
+        self.network.forget()
+
+    def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
+        """A provider whose requests pass the network; an impatient one waits for `SILENCE_MS` only."""
+        raise NotImplementedError
+
+    def bare(self, clock: Clock = HASTY) -> Provider:
+        """Another client of the same keys, whose requests nothing happens to."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for each in self._opened:
+            each.close()
+        self._opened.clear()
+
+
+@dataclass(kw_only=True)
+class ValkeyStore(Store):
+    """Valkey."""
+
+    server: ValkeyServer
+
+    def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
+        """By URL: a client of our own."""
+        return self._made(self.network.port, clock, SILENCE_MS if impatient else _PATIENCE_MS)
+
+    def bare(self, clock: Clock = HASTY) -> Provider:
+        """By URL, to the server itself."""
+        return self._made(self.server.port, clock, _PATIENCE_MS)
+
+    def _made(self, port: int, clock: Clock, waits_ms: int) -> Provider:
+        url = f"redis://127.0.0.1:{port}?socket_timeout={waits_ms / 1_000}"
+        made = RedisProvider(url=url, key_prefix=self.prefix, clock=clock)
+        self._opened.append(made)
+        return made
+
+
+@dataclass(kw_only=True)
+class DynamoDBStore(Store):
+    """moto or dynalite. The clients are made once: that takes longer than a test."""
+
+    table_name: str
+    through: Any
+    hurried: Any
+    past: Any
+
+    def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
+        """By a client that repeats nothing by itself."""
+        return self._made(self.hurried if impatient else self.through, clock)
+
+    def bare(self, clock: Clock = HASTY) -> Provider:
+        """By a client of the server itself."""
+        return self._made(self.past, clock)
+
+    def _made(self, client: Any, clock: Clock) -> Provider:
+        return DynamoDBProvider(table_name=self.table_name, client=client, key_prefix=self.prefix, clock=clock)
+
+
+def dynamodb_client(port: int, *, read_timeout_ms: int = _PATIENCE_MS, attempts: int = 1) -> Any:
+    """A client that waits and tries as told."""
+    config = Config(
+        connect_timeout=1,
+        read_timeout=read_timeout_ms / 1_000,
+        retries={"total_max_attempts": attempts, "mode": "standard"},
+    )
+    return boto3.client("dynamodb", endpoint_url=f"http://127.0.0.1:{port}", config=config)
+
+
+@contextmanager
+def valkey_store(server: ValkeyServer) -> Iterator[ValkeyStore]:
+    """Put a network before a Valkey."""
+    with fault_proxy(server.port, RESP) as network:
+        yield ValkeyStore(name="valkey", network=network, server=server)
+
+
+@contextmanager
+def dynamodb_store(name: str, server: DynamoDBServer) -> Iterator[DynamoDBStore]:
+    """Put a network before a DynamoDB, with a table of its own."""
+    with ExitStack() as stack:
+        network = stack.enter_context(fault_proxy(server.port, HTTP))
+        past, through = dynamodb_client(server.port), dynamodb_client(network.port)
+        hurried = dynamodb_client(network.port, read_timeout_ms=SILENCE_MS)
+        for client in (past, through, hurried):
+            stack.callback(client.close)
+        table_name = f"test-{uuid.uuid4().hex[:12]}"
+        create_table(past, table_name)
+        yield DynamoDBStore(
+            name=name, network=network, table_name=table_name, through=through, hurried=hurried, past=past
+        )
