@@ -3,9 +3,11 @@
 import json
 import os
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
+
+MESSAGE = "message:"  # before the id, in the names under which updates are kept
 
 
 class StaleOwner(Exception):
@@ -19,16 +21,16 @@ class Orders(Protocol):
     """Where orders are kept."""
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
-        """Add an update, unless the message's has been added before. Raises ``StaleOwner``."""
+        """Add an update, unless the message's was added before. Raises ``StaleOwner``."""
         ...
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
-        """Return the updates in the order in which they were applied."""
+        """Return the updates in the order in which they were applied, which is that of their fences."""
         ...
 
 
 class DynamoDBOrders:
-    """One item an order; an update is one conditional write."""
+    """One item an order, with an attribute for each message; an update is one conditional write."""
 
     def __init__(self, table_name: str, *, client: Any = None) -> None:
         self.table_name = table_name
@@ -45,35 +47,22 @@ class DynamoDBOrders:
             self.client.update_item(
                 TableName=self.table_name,
                 Key={"order_id": {"S": order_id}},
-                UpdateExpression=(
-                    "SET fence = :fence, updates = list_append(if_not_exists(updates, :none), :update) "
-                    "ADD applied :message_ids"
-                ),
-                ConditionExpression=(
-                    "(attribute_not_exists(fence) OR fence <= :fence) AND NOT contains(applied, :message_id)"
-                ),
-                ExpressionAttributeValues={
-                    ":fence": {"N": str(fence)},
-                    ":none": {"L": []},
-                    ":update": {"L": [{"S": _dump(update)}]},
-                    ":message_ids": {"SS": [message_id]},
-                    ":message_id": {"S": message_id},
-                },
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                UpdateExpression="SET fence = :fence, #message = if_not_exists(#message, :update)",
+                ConditionExpression="attribute_not_exists(fence) OR fence <= :fence",
+                ExpressionAttributeNames={"#message": f"{MESSAGE}{message_id}"},
+                ExpressionAttributeValues={":fence": {"N": str(fence)}, ":update": {"S": _dump(fence, update)}},
             )
         except self.client.exceptions.ConditionalCheckFailedException as error:
-            before = error.response.get("Item", {})
-            if message_id not in before.get("applied", {"SS": []})["SS"]:
-                raise StaleOwner(order_id, fence) from error
+            raise StaleOwner(order_id, fence) from error
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
         """Return the updates."""
         answer = self.client.get_item(TableName=self.table_name, Key={"order_id": {"S": order_id}}, ConsistentRead=True)
-        return [json.loads(update["S"]) for update in answer.get("Item", {}).get("updates", {"L": []})["L"]]
+        return _parse(value["S"] for name, value in answer.get("Item", {}).items() if name.startswith(MESSAGE))
 
 
 class RedisOrders:
-    """One hash an order; an update is one script."""
+    """One hash an order, with a field for each message; an update is one script."""
 
     def __init__(self, url: str | None = None, *, prefix: str = "orders", client: Any = None) -> None:
         if client is None:
@@ -86,46 +75,36 @@ class RedisOrders:
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
         """Add an update."""
-        if self.script(keys=[f"{self.prefix}:{order_id}"], args=[str(fence), message_id, _dump(update)]) < 0:
+        arguments = [str(fence), f"{MESSAGE}{message_id}", _dump(fence, update)]
+        if not self.script(keys=[f"{self.prefix}:{order_id}"], args=arguments):
             raise StaleOwner(order_id, fence)
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
         """Return the updates."""
         fields = self.client.hgetall(f"{self.prefix}:{order_id}")
-        placed = [value.split(b" ", 1) for name, value in fields.items() if name.startswith(b"message:")]
-        return [json.loads(update) for _, update in sorted(placed, key=lambda each: int(each[0]))]
-
-
-@dataclass(slots=True)
-class _Order:
-    fence: int = 0
-    updates: list[dict[str, Any]] = field(default_factory=list)
-    applied: set[str] = field(default_factory=set)
+        return _parse(value for name, value in fields.items() if name.startswith(MESSAGE.encode()))
 
 
 class MemoryOrders:
     """One process, and gone with it: for trying things out beside ``INCUMBENT_PROVIDER=memory``."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Order] = {}
+        self._fences: dict[str, int] = {}
+        self._updates: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
         """Add an update."""
         with self._lock:
-            order = self._kept.setdefault(order_id, _Order())
-            if message_id in order.applied:
-                return
-            if order.fence > fence:
+            if self._fences.get(order_id, fence) > fence:
                 raise StaleOwner(order_id, fence)
-            order.fence = fence
-            order.updates.append(update)
-            order.applied.add(message_id)
+            self._fences[order_id] = fence
+            self._updates.setdefault(order_id, {}).setdefault(message_id, _dump(fence, update))
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
         """Return the updates."""
         with self._lock:
-            return list(self._kept.get(order_id, _Order()).updates)
+            return _parse(self._updates.get(order_id, {}).values())
 
 
 PROCESS_MEMORY = MemoryOrders()  # one for all threads of the process
@@ -147,5 +126,9 @@ def orders_from_env() -> Orders:
             raise RuntimeError(message)
 
 
-def _dump(update: dict[str, Any]) -> str:
-    return json.dumps(update, ensure_ascii=False)
+def _dump(fence: int, update: dict[str, Any]) -> str:
+    return json.dumps([fence, update], ensure_ascii=False)
+
+
+def _parse(stored: Iterable[str | bytes]) -> list[dict[str, Any]]:
+    return [update for _, update in sorted((json.loads(each) for each in stored), key=lambda each: each[0])]
