@@ -5,8 +5,9 @@ import inspect
 import os
 import secrets
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -260,7 +261,7 @@ def leased_function(
         _refuse(function, "leased_function")
         run = loops.synchronous(function)
         gives_lease = _takes_lease(function)
-        signature = inspect.signature(function)
+        signature = _signature(function)
         names = [name for name in signature.parameters if name != "lease"]
         named = argument or (names[0] if names else "")
         if named not in names:
@@ -275,11 +276,16 @@ def leased_function(
             given = {**arguments, named: event, **({"lease": lease} if gives_lease else {})}
             bound = signature.bind_partial()
             bound.arguments.update({name: given[name] for name in signature.parameters if name in given})
-            return run(lease, *bound.args, **bound.kwargs)
+            more = {"lease": lease} if gives_lease and "lease" not in signature.parameters else {}
+            return run(lease, *bound.args, **bound.kwargs, **more)
 
         @functools.wraps(function)
         def leased_call(*args: Any, **kwargs: Any) -> Any:
             arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
+            if named not in arguments:
+                raise TypeError(
+                    f"{_name_of(function)}() was called without {named!r}, the argument that is the message"
+                )
             event = arguments[named]
             raw = getattr(event, "raw_event", None)
             remake = made_anew or (type(event) if raw is not None else _as_it_is)
@@ -308,6 +314,14 @@ def leased_function(
     return decorate
 
 
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature; annotations that stand as text (``from __future__ import annotations``) are what they name."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # noqa: BLE001 - a name that only a type checker knows; whatever else the text may say
+        return inspect.signature(function)
+
+
 def _as_it_is(event: Any) -> Any:
     return event
 
@@ -323,6 +337,7 @@ class _Desk:
         self.options = options
         self.metrics = powertools.from_env(os.environ)  # here, where Lambda's init has the most CPU
         self._order_checked = False
+        self._making = threading.Lock()
         self._provider: LeaseProvider | None = None
         self._auto_waker: Waker | None = None
 
@@ -338,6 +353,7 @@ class _Desk:
             else:
                 call = self.call(event, context, source, own_event, hands_over=hands_over)
             outcome = Idle() if call is None else self.runner().serve(call, work)
+            return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:
             if not source.synchronous:
                 raise
@@ -345,7 +361,6 @@ class _Desk:
             status = _STATUS[type(error)]
             again = {} if status == _STATUS[LeaseKeyMissing] else _RETRY_AFTER
             return source.answer(status, {"error": type(error).__name__, "message": str(error)}, again)
-        return self.answer(event, context, source, call, outcome)
 
     def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
         """Read an event: its key, its id, what is stored of it. Sends nothing."""
@@ -414,9 +429,10 @@ class _Desk:
                 return source.answer(409, {"error": "LeaseBusy", "message": message}, _RETRY_AFTER)
             case Busy():
                 return source.answer(200, {"status": "skipped", **said})
-            case Idle():  # a late copy of a claim whose run has failed since: its source knows
+            case Idle():  # stored, but not promised (M3)
                 raise LeaseUnavailable(
-                    f"message {call.message.id!r} of key {call.name!r} was claimed by this call before and failed",
+                    f"message {call.message.id!r} of key {call.name!r} waits for a pause, its own or under "
+                    "on_error='block' that of an older one, and nobody was told that it is safe: deliver it again",
                     key=call.name,
                 )
 
@@ -528,13 +544,14 @@ class _Desk:
         stand_in = providers.STAND_IN.get()
         if stand_in is not None:
             return self.checked(resolve_lease_provider(stand_in))
-        if os.environ.get("INCUMBENT_DISABLED"):
+        if os.environ.get("INCUMBENT_DISABLED", "").lower() not in _OFF:
             warnings.warn("INCUMBENT_DISABLED is set: every invocation runs at once", RuntimeWarning, stacklevel=2)
             return NoopLeaseProvider()
-        if self._provider is None:
-            given = self.options.provider
-            self._provider = self.checked(providers.from_env() if given is None else resolve_lease_provider(given))
-        return self._provider
+        with self._making:  # two threads with a provider each would own every key twice, were it memory
+            if self._provider is None:
+                given = self.options.provider
+                self._provider = self.checked(providers.from_env() if given is None else resolve_lease_provider(given))
+            return self._provider
 
     def checked(self, provider: LeaseProvider) -> LeaseProvider:
         """Refuse to enqueue where messages cannot be stored."""
@@ -557,6 +574,8 @@ class _Desk:
             self._auto_waker = LambdaWaker()
         return self._auto_waker
 
+
+_OFF = frozenset({"", "0", "false", "no", "off", "n", "f"})
 
 _JSON = (dict, list, str, int, float, bool, type(None))
 
@@ -659,12 +678,25 @@ def _expression(name: str, expression: str) -> Choose:
         compiled = jmespath.compile(expression)
     except (JMESPathError, TypeError, AttributeError) as cause:
         raise ConfigurationError(f"{name}: {expression!r} is no JMESPath expression: {cause}") from cause
-    options = jmespath.Options(custom_functions=PowertoolsFunctions())
+    functions = PowertoolsFunctions()
+    unknown = sorted(set(_functions_of(compiled.parsed)) - set(functions.FUNCTION_TABLE))
+    if unknown:
+        raise ConfigurationError(f"{name}: {expression!r} calls {', '.join(unknown)}, which is no JMESPath function")
+    options = jmespath.Options(custom_functions=functions)
 
     def choose(event: Any) -> object:
         return compiled.search(event, options=options)
 
     return choose
+
+
+def _functions_of(node: Any) -> Iterator[str]:
+    """The names of the functions that an expression calls, in the tree that jmespath makes of it."""
+    if isinstance(node, dict):
+        if node["type"] == "function_expression":
+            yield node["value"]
+        for child in node["children"]:
+            yield from _functions_of(child)
 
 
 def _refuse(handler: object, decorator: str) -> None:

@@ -121,11 +121,14 @@ def _function(target: str | None) -> str | None:
 
 
 def _name(target: str | None) -> str:
-    """The function's name in a target: ``name``, ``name:alias``, or an ARN with or without an alias."""
-    if target is None:
-        return ""
-    parts = target.split(":")
-    return parts[6] if len(parts) > 6 and parts[0] == "arn" else parts[0]  # noqa: PLR2004 - arn:p:lambda:r:a:function:NAME
+    """The function's name in a target: ``name``, ``account:function:name`` or an ARN, each with or without an alias."""
+    match (target or "").split(":"):
+        case ["arn", _, "lambda", _, _, "function", name, *_] | [_, "function", name, *_]:
+            return name
+        case [name, *_]:
+            return name
+        case _:
+            return ""
 
 
 def _full_key(key: str, keyspace: str | None, target: str | None) -> str:

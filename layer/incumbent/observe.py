@@ -93,12 +93,14 @@ class Trace:
         """Write the line, leaving out what is not said."""
         said = {field.name: getattr(fact, field.name) for field in fields(fact)}
         line = json.dumps({name: value for name, value in said.items() if value not in (None, ())})
-        print(f"INCUMBENT {line}", file=self._stream or sys.stderr, flush=True)
+        stream = self._stream or sys.stderr
+        stream.write(f"INCUMBENT {line}\n")  # at once: threads that print would mix their lines
+        stream.flush()
 
 
 def log_fact(fact: Fact, /) -> None:
     """Log what somebody should look into, without payloads."""
-    if fact.fact in {"lost", "wake_failed", "chain_cut"}:
+    if fact.fact in {"lost", "wake_failed", "chain_cut", "store_error"}:
         LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, fact.error)
     elif fact.fact == "dead":
         LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, fact.error)

@@ -99,10 +99,14 @@ def _record(event: Mapping[str, Any]) -> Source:
 
 
 def stored_form(event: Any) -> Any:
-    """What is kept of an event unless ``store=`` chooses: an HTTP event without its credentials, all else as it is."""
-    if not source_of(event).synchronous:
+    """What is kept of an event unless ``store=`` chooses: all but the credentials of a request (HTTP, WebSocket)."""
+    request = event.get("requestContext") if isinstance(event, Mapping) else None
+    if not isinstance(request, Mapping):
         return event
     kept = dict(event)
+    identity = request.get("identity")
+    if isinstance(identity, Mapping) and "apiKey" in identity:  # what x-api-key held
+        kept["requestContext"] = {**request, "identity": {**identity, "apiKey": None}}
     for part in ("headers", "multiValueHeaders"):
         headers = kept.get(part)
         if isinstance(headers, Mapping):
