@@ -106,11 +106,16 @@ class Claiming:
             new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
             if new == record.state:
                 return answer, said
-            if self._routes(record.state, new) and item.size_of(record.item) > item.MOST_ITEM_BYTES:
-                return answer, "full"
             if self._lacks_room(record, new):
                 self._put_body()
-            answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
+            if not self._routes(record.state, new):
+                answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
+            elif item.size_of(record.item) > item.MOST_ITEM_BYTES:
+                return answer, "full"
+            elif self._is_remembered(record.state):
+                answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
+            else:  # that the key is held was decided by the refusal: the clock is not asked again
+                answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
         raise contended(self.call)
 
     def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:
@@ -124,10 +129,9 @@ class Claiming:
         return answer, rules.Accepted(owner=self.steps.owner(answer), stored=len(answer.record.state.mail))
 
     def _quick(self, now_ms: int) -> tuple[Update, Said]:
-        message = self._stored(now_ms)
         update = updates.claim(
             self.owner,
-            message,
+            None if self.message_id is None else self._stored(now_ms),
             shard=self.steps.shard(self.call),
             policy=self.policy,
             ticket=self.ticket,
@@ -140,19 +144,22 @@ class Claiming:
         granted = rules.Granted(owner=self.owner, fence=0, given=(), waiting=0, expires_ms=now_ms + self.ttl_ms)
         return update, granted
 
+    def _append(self, now_ms: int) -> tuple[Update, Said]:
+        message = replace(self._stored(now_ms), promised=True)
+        shard = self.steps.shard(self.call)
+        update = updates.append(self.owner, message, shard=shard, policy=self.policy, now_ms=now_ms)
+        return update, rules.Accepted(owner=None, stored=0)
+
     def _write(self, record: Record, new: KeyState, now_ms: int) -> Update:
-        """Write what the rules decided on a record: a promise, an append, or exactly the grant."""
+        """Write what the rules decided on a record: exactly the grant, a promise, or a message behind an owner."""
         old = record.state
         change = updates.Change(record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms)
         if not self._stays_held(old, new):
             return replace(change, closes=True).update(now_ms)
-        if not self._routes(old, new):
-            (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
-            return updates.promise(place, old.mail[place].id)
-        if item.digest(new.mail[-1].id) in item.known_ids(old) or item.digest(self.owner) in item.tombs(old):
-            # A trace older than the window: stored all the same, provided that nobody else has done so meanwhile.
+        if self._routes(old, new):
             return replace(change, beside=True).update(now_ms)
-        return updates.append(self.owner, new.mail[-1], shard=change.shard, policy=self.policy, now_ms=now_ms)
+        (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
+        return updates.promise(place, old.mail[place].id)
 
     # --- what they rest on
 
@@ -162,7 +169,7 @@ class Claiming:
             when.now_ms,
             self.owner,
             self.ttl_ms,
-            self._stored(when.now_ms),
+            None if self.message_id is None else self._stored(when.now_ms),
             policy=self.policy,
             ticket=self.ticket,
             as_ticket=self.as_ticket,
@@ -171,10 +178,10 @@ class Claiming:
             skew_ms=self.steps.skew_ms,
         )
 
-    def _stored(self, now_ms: int) -> Stored | None:
-        if self.message_id is None:
-            return None
-        return Stored(id=self.message_id, body=self.body, by=self.owner, promised=self.as_ticket, stored_ms=now_ms)
+    def _stored(self, now_ms: int) -> Stored:
+        return Stored(
+            id=self.message_id or "", body=self.body, by=self.owner, promised=self.as_ticket, stored_ms=now_ms
+        )
 
     def _stays_held(self, old: KeyState, new: KeyState) -> bool:
         """Whether the step happens behind another owner."""
@@ -182,6 +189,12 @@ class Claiming:
 
     def _routes(self, old: KeyState, new: KeyState) -> bool:
         return self._stays_held(old, new) and len(new.mail) > len(old.mail)
+
+    def _is_remembered(self, state: KeyState) -> bool:
+        """Whether the id or the claim has a trace, older than the window, that the append's condition would meet."""
+        return item.digest(self.message_id or "") in item.known_ids(state) or item.digest(self.owner) in item.tombs(
+            state
+        )
 
     def _lacks_room(self, record: Record, new: KeyState) -> bool:
         """Whether the text would stand in the record, which has no room for it."""

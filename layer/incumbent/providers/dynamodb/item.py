@@ -6,7 +6,8 @@ sort key ``sk`` there are three kinds of item::
     lease               the key's state, below
     body#<id>#<claim>   a message too large to stand inline, under the name of the claim that stored it:
                         v, body, expires_on
-    dead#<id>           a message out of attempts: v, id, body, attempts, error, stored, died, rank, expires_on
+    dead#<id>           a message out of attempts: v, id, body, attempts, error, stored, died,
+                        fence, rank, expires_on
 
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
@@ -358,8 +359,11 @@ def tombs(state: KeyState) -> frozenset[str]:
 # --- the other items
 
 
-def dead_item(pk: str, letter: Dead, rank: int) -> dict[str, Any]:
-    """A dead letter with its whole text (M6). ``rank`` orders those that died in one millisecond."""
+def dead_item(pk: str, letter: Dead, fence: int, rank: int) -> dict[str, Any]:
+    """A dead letter with its whole text (M6).
+
+    ``fence`` is that of the tenure in which it died, and ``rank`` orders those of one tenure and millisecond.
+    """
     found: dict[str, Value] = {
         "pk": pk,
         "sk": dead_name(letter.id),
@@ -369,6 +373,7 @@ def dead_item(pk: str, letter: Dead, rank: int) -> dict[str, Any]:
         "attempts": letter.attempts,
         "stored": letter.stored_ms,
         "died": letter.died_ms,
+        "fence": fence,
         "rank": rank,
         "expires_on": seconds(letter.died_ms) + KEPT_S,
     }
@@ -377,7 +382,7 @@ def dead_item(pk: str, letter: Dead, rank: int) -> dict[str, Any]:
     return {name: typed(value) for name, value in found.items()}
 
 
-def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int], Dead]:
+def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int, int], Dead]:
     """Read a dead letter, and what orders it among those of its key."""
     check_version(item, key=key)
     letter = Dead(
@@ -388,7 +393,7 @@ def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int], Dead]:
         stored_ms=_number(item, "stored"),
         died_ms=_number(item, "died"),
     )
-    return (letter.died_ms, _number(item, "rank")), letter
+    return (letter.died_ms, _number(item, "fence"), _number(item, "rank")), letter
 
 
 def dead_message(letter: Dead) -> Message:

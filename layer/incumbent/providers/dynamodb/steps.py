@@ -96,10 +96,14 @@ class Steps:
     ) -> Answer[A]:
         """Write once what the rules decide on what was shown, dead letters before and large bodies after it."""
         record, before = shown.record, shown.record.state
-        dead = rule(before, When(shown.now_ms, shown.repeated))[0].dead
+        decided = rule(before, When(shown.now_ms, shown.repeated))[0]
+        dead = decided.dead
         letters = [replace(each, body=self.text(call, each.id, each.body) or "null") for each in dead]
-        rank = len(before.ended)  # what died before in the same millisecond has a trace already
-        replaced = [self.table.put(call, item.dead_item(call.pk, each, rank + n)) for n, each in enumerate(letters)]
+        fences = {trace.id: trace.fence for trace in decided.ended if trace.outcome == "dead"}
+        replaced = [
+            self.table.put(call, item.dead_item(call.pk, each, fences.get(each.id, before.fence), rank))
+            for rank, each in enumerate(letters, len(before.ended))  # what died just before has a trace already
+        ]
         left: list[Stored] = []
 
         def plan(now_ms: int) -> tuple[Update, A] | None:

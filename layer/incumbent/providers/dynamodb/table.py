@@ -11,6 +11,7 @@ import boto3
 from botocore.config import Config
 from botocore.endpoint import DEFAULT_TIMEOUT
 from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError, NoRegionError
+from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from incumbent.clock import Clock, Moment
@@ -145,12 +146,12 @@ class Table:
         """
         doubt = repeated
 
-        def send(number: int, sent: Moment) -> Answer[A] | None:
+        def send(number: int, sent: Moment) -> Answer[A] | Moment:
             nonlocal doubt
             doubt = doubt or number > 1
             planned = plan(sent.wall_ms)
             if planned is None:
-                return None
+                return sent
             update, said = planned
             client = self.client(call)
             try:
@@ -162,14 +163,17 @@ class Table:
                 refused: Mapping[str, Any] = error.response
                 old = refused.get("Item")
                 if old is None and not self._returns_old:
-                    return None
+                    return sent
                 self._returns_old = True  # from now on a refusal without one means that there is no item
                 return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
             doubt = doubt or _tried_inside(client, found)
             record = self._decode(call, found["Attributes"])
             return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
 
-        return self._ask(call, send) or replace(self.read(call), repeated=doubt)
+        answer = self._ask(call, send)
+        if isinstance(answer, Moment):  # the refusal was decided by its own time, and so is what is read after it
+            return replace(self.read(call), sent=answer, repeated=doubt)
+        return answer
 
     def read(self, call: Call) -> Answer[Any]:
         """Read the lease item as it stands, after every write that was answered."""
@@ -211,7 +215,8 @@ class Table:
 
         def send(_: int, __: Moment) -> Item | None:
             found = self.client(call).put_item(TableName=self._name, Item=written, ReturnValues="ALL_OLD")
-            return found.get("Attributes")
+            before: Item | None = _whole(found).get("Attributes")
+            return before
 
         old = self._ask(call, send)
         return None if old == item else old
@@ -372,6 +377,6 @@ def _explain(error: Exception) -> tuple[bool, str]:
         if not code or code.isdecimal():
             return True, "DynamoDB refuses it, and its reason broke off: repeat it"
         return False, _ADVICE.get(code, "DynamoDB refuses it, and repeating does not help: see the cause")
-    if isinstance(error, HTTPClientError | ChecksumError | ResponseParserError):
+    if isinstance(error, HTTPClientError | NoConnectionError | ChecksumError | ResponseParserError):
         return True, "the connection failed or took too long: repeat it; check the network and the endpoint"
     return False, "botocore cannot send it: check credentials and configuration"

@@ -316,7 +316,7 @@ class Change:
             update.give(new.owner, "lease_owner")
         if new.fence != old.fence:
             update.set(new.fence, "fence")
-        if new.expires_ms != old.expires_ms:
+        if new.expires_ms != old.expires_ms or self._granted or self._freed:  # a beat may have changed it meanwhile
             until = update.value(new.expires_ms)
             if self.held and not self._granted and not self._freed:  # a renewal: R4
                 update.when(f"{update.name('expires_at')} <= {until}")

@@ -1,0 +1,1342 @@
+"""The DynamoDB provider beyond the suite: its requests, its stored format, lost replies, errors, clocks."""
+
+import io
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import boto3
+import pytest
+import urllib3
+from botocore.awsrequest import AWSResponse, HeadersDict
+from botocore.config import Config
+
+from incumbent import rules
+from incumbent.errors import (
+    ConfigurationError,
+    LeaseLost,
+    LeaseUnavailable,
+    MailboxFull,
+    MessageTooLarge,
+    StoredFormatUnknown,
+)
+from incumbent.providers.dynamodb import DynamoDBProvider, item, updates
+from incumbent.providers.dynamodb.item import Record
+from incumbent.testing.clock import FakeClock
+from incumbent.testing.servers import DynamoDBServer, dynalite_available
+from incumbent.values import (
+    Acquisition,
+    Busy,
+    Claimed,
+    Continued,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    Origin,
+    Policy,
+    Released,
+    Routed,
+)
+from tests.unit.wire import Place, Wire, check
+
+TTL_MS = 30_000
+SKEW_MS = 1_000
+LARGE = "x" * 5_000
+NOW_MS = 1_800_000_000_000
+
+UPDATE, GET, PUT, DELETE = "UpdateItem", "GetItem", "PutItem", "DeleteItem"
+
+
+@pytest.fixture(scope="module")
+def on_moto(moto_server: DynamoDBServer) -> Iterator[Place]:
+    """A table that returns the old item with a refusal, as DynamoDB does."""
+    place = Place(moto_server, tells_old=True)
+    yield place
+    place.client.close()
+
+
+@pytest.fixture(scope="module")
+def on_dynalite(dynalite_server: DynamoDBServer) -> Iterator[Place]:
+    """A table that returns no old item."""
+    place = Place(dynalite_server, tells_old=False)
+    yield place
+    place.client.close()
+
+
+class Bench:
+    """A table, a clock, and as many callers as a test wants, each with a provider and a wire of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.clock = FakeClock(wall_ms=NOW_MS)
+        self.prefix = f"test-{uuid.uuid4().hex[:12]}"
+        self.wires: list[Wire] = []
+        self.a, self.b, self.c = self.wire(), self.wire(), self.wire()
+
+    def wire(self, clock: FakeClock | None = None, **config: Any) -> Wire:
+        """One caller more."""
+        self.wires.append(Wire(self.place, clock or self.clock, self.prefix, **config))
+        return self.wires[-1]
+
+    def pk(self, key: str = "k") -> str:
+        """The key's partition key."""
+        return f"{self.prefix}#{key}"
+
+    def item(self, key: str = "k", sk: str = "lease") -> dict[str, Any]:
+        """What is stored."""
+        return self.place.item(self.pk(key), sk)
+
+    def expected(self, *requests: str, refusals: int = 0) -> list[str]:
+        """The requests, and one read more for each refusal where the store does not tell the old item."""
+        return sorted([*requests, *[GET] * (refusals * self.place.reads_more)])
+
+    def expire(self) -> None:
+        """Let a lease end for everybody."""
+        self.clock.advance(TTL_MS + SKEW_MS)
+
+    def lost_to(self, wire: Wire, owner: str, number: int) -> None:
+        """Let the lease end, and another claim the key."""
+        self.expire()
+        claim(wire, owner, number)
+
+
+@pytest.fixture(params=["moto", pytest.param("dynalite")] if dynalite_available() else ["moto"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Callers of a store, on both kinds."""
+    made = Bench(request.getfixturevalue(f"on_{request.param}"))
+    yield made
+    for wire in made.wires:
+        wire.close()
+
+
+@pytest.fixture
+def moto(on_moto: Place) -> Iterator[Bench]:
+    """Callers of a store that tells the old item."""
+    made = Bench(on_moto)
+    yield made
+    for wire in made.wires:
+        wire.close()
+
+
+def message(number: int, event: Any = None) -> Message:
+    """A message."""
+    return Message(id=f"m{number}", event={"number": number} if event is None else event)
+
+
+def claim(wire: Wire, owner: str, number: int | None = None, **more: Any) -> Any:
+    """Claim the key."""
+    event = more.pop("event", None)
+    return wire.provider.claim("k", owner, TTL_MS, None if number is None else message(number, event), **more)
+
+
+def settle(wire: Wire, owner: str, *numbers: int, **more: Any) -> Any:
+    """Settle the key."""
+    return wire.provider.settle("k", owner, ttl_ms=TTL_MS, handled=[f"m{number}" for number in numbers], **more)
+
+
+# --- requests: R11, M10
+
+
+def test_uncontended_run_is_two_requests(bench: Bench) -> None:
+    """M10: claim, settle."""
+    assert bench.a.count(lambda _: claim(bench.a, "A", 1))[1] == [UPDATE]
+    assert bench.a.count(lambda _: settle(bench.a, "A", 1, next_owner="A2")) == (Released(), [UPDATE])
+    assert bench.a.count(lambda _: claim(bench.a, "B", 2))[1] == [UPDATE]
+    assert bench.a.count(lambda _: settle(bench.a, "B", 2)) == (Released(), [UPDATE])
+
+
+def test_each_call_of_a_lease_is_one_request(bench: Bench) -> None:
+    """R11: free, renewed, transferred, looked at, released."""
+    for call in (
+        lambda p: p.acquire_lease("k", "A", TTL_MS),
+        lambda p: p.renew_lease("k", "A", TTL_MS),
+        lambda p: p.transfer_lease("k", "A", "B", TTL_MS),
+        lambda p: p.release_lease("k", "B"),
+    ):
+        assert bench.a.count(call)[1] == [UPDATE]
+    assert bench.a.count(lambda p: p.get_lease_owner("k")) == (None, [GET])
+
+
+def test_refused_calls_of_a_lease_are_one_request(bench: Bench) -> None:
+    """R11, H21: who holds the key is learnt from the refusal itself."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    one = bench.expected(UPDATE, refusals=1)
+    answer, sent = bench.b.count(lambda p: p.acquire_lease("k", "B", TTL_MS))
+    assert (answer.acquired, answer.owner, sorted(sent)) == (False, "A", one)
+    assert bench.b.count(lambda p: p.renew_lease("k", "B", TTL_MS)) == (False, one[::-1])
+    assert bench.b.count(lambda p: p.transfer_lease("k", "B", "C", TTL_MS)) == (False, one[::-1])
+    assert bench.b.count(lambda p: p.release_lease("k", "B")) == (None, one[::-1])
+
+
+def test_acquire_by_the_present_owner_is_two_requests(bench: Bench) -> None:
+    """M10; and one where the lease would not be extended (R4)."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.clock.advance(1_000)
+    _, sent = bench.a.count(lambda p: p.acquire_lease("k", "A", TTL_MS))
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    _, sent = bench.a.count(lambda p: p.acquire_lease("k", "A", TTL_MS // 3))
+    assert sorted(sent) == bench.expected(UPDATE, refusals=1)
+
+
+def test_routed_is_two_requests(bench: Bench) -> None:
+    """M10: the refused claim, the append."""
+    claim(bench.a, "A", 1)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
+    assert isinstance(answer, Routed)
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+
+
+@pytest.mark.parametrize("leaves", ["settles", "releases", "dies"])
+def test_routed_while_the_holder_leaves_is_three_requests(bench: Bench, leaves: str) -> None:
+    """M10, H39: the append finds nobody, and the message is claimed: never more requests, and nothing is lost."""
+    claim(bench.a, "A", 1)
+    start: list[Any] = [None, *[None] * bench.place.reads_more]
+
+    def leave(_: Any) -> None:
+        if leaves == "settles":
+            settle(bench.a, "A", 1)
+        elif leaves == "releases":
+            bench.a.provider.release_lease("k", "A")
+        else:
+            bench.expire()
+
+    # The time of a request is read before it is sent: for a death it must pass during the one before.
+    bench.b.faults = [leave] if leaves == "dies" else [*start, leave]
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
+    assert isinstance(answer, Claimed)
+    assert answer.messages[0].id == ("m2" if leaves == "settles" else "m1")
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, UPDATE, refusals=1)
+    assert [each.id for each in bench.c.provider.peek("k")][-1] == "m2"
+
+
+def test_refused_again_is_routed_all_the_same(bench: Bench) -> None:
+    """M10: who was granted after the message was stored will see it."""
+    claim(bench.a, "A", 1)
+    granted: list[Any] = []
+    bench.b.faults = [
+        None,
+        *[None] * bench.place.reads_more,
+        lambda _: settle(bench.a, "A", 1),
+        lambda _: granted.append(claim(bench.c, "C", 3)),
+    ]
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
+    assert answer == Routed(owner="C", waiting=2)
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, UPDATE, refusals=2)
+    assert [each.id for each in granted[0].messages] == ["m2"]
+
+
+def test_message_that_waits_on_a_free_key_is_two_requests(bench: Bench) -> None:
+    """M10, M1 (4)."""
+    claim(bench.a, "A", 1)
+    bench.expire()
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 1))
+    assert isinstance(answer, Claimed)
+    assert answer.messages[0].attempt == 2
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+
+
+def test_dead_owners_messages_are_claimed_in_one_request(bench: Bench) -> None:
+    """M10, M8: with a new message, whose delivery is not the one that is counted, and without any."""
+    claim(bench.a, "A", 1)
+    bench.expire()
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
+    assert (answer.waiting, sent) == (1, [UPDATE])
+    bench.expire()
+    answer, sent = bench.c.count(lambda _: claim(bench.c, "C"))
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 3)]
+    assert sent == [UPDATE]
+
+
+def test_ticket_is_redeemed_in_one_request(bench: Bench) -> None:
+    """M9, M10."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    assert isinstance(settle(bench.a, "A", 1, ticket="T"), Continued)
+    answer, sent = bench.c.count(lambda _: claim(bench.c, "C", ticket="T"))
+    assert [each.id for each in answer.messages] == ["m2"]
+    assert sent == [UPDATE]
+
+
+def test_duplicates_are_one_request_and_a_promise_one_more(bench: Bench) -> None:
+    """M10, M3."""
+    claim(bench.a, "A", 1)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 1))
+    assert answer == Duplicate(state="running", owner="A")
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "C", 1))
+    assert answer == Duplicate(state="running", owner="A")
+    assert sorted(sent) == bench.expected(UPDATE, refusals=1)
+    settle(bench.a, "A", 1)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "D", 1))
+    assert answer == Duplicate(state="handled")
+    assert sorted(sent) == bench.expected(UPDATE, refusals=1)
+
+
+def test_busy_idle_and_full_are_one_request(bench: Bench) -> None:
+    """M10, M7: answered from the refusal."""
+    one = bench.expected(UPDATE, refusals=1)
+    claim(bench.b, "Z", 9)
+    assert isinstance(claim(bench.b, "Y", 9), Duplicate)  # from now on it is known that refusals tell the old item
+    settle(bench.b, "Z", 9)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B"))
+    assert (answer, sorted(sent)) == (Idle(), one)
+    claim(bench.a, "A", 1)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2, route=False))
+    assert (type(answer), sorted(sent)) == (Busy, one)
+    bench.b.sent.clear()
+    with pytest.raises(MailboxFull):
+        claim(bench.b, "B", 2, policy=Policy(max_pending=1))
+    assert sorted(bench.b.sent) == one
+
+
+def test_full_mailbox_on_a_free_key_is_one_request(bench: Bench) -> None:
+    """M7: one better than M10 asks: the finder is never refused, so nothing need be counted."""
+    claim(bench.a, "A", 1, policy=Policy(max_pending=1))
+    bench.expire()
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2, policy=Policy(max_pending=1)))
+    assert isinstance(answer, Claimed)
+    assert sent == [UPDATE]
+
+
+def test_paused_head_at_a_claim_is_two_requests(bench: Bench) -> None:
+    """M6: the later message skips ahead of it, exactly."""
+    claim(bench.a, "A", 1)
+    settle(bench.a, "A", failed=[Failure(id="m1", error="no", after_ms=60_000)])
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
+    assert [each.id for each in answer.messages] == ["m2"]
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+
+
+def test_head_out_of_attempts_is_three_requests(bench: Bench) -> None:
+    """M10 allows four: the refused claim, the dead letter, the exact claim."""
+    once = Policy(max_attempts=1)
+    claim(bench.a, "A", 1, policy=once)
+    bench.expire()
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2, policy=once))
+    assert [each.id for each in answer.messages] == ["m2"]
+    assert sorted(sent) == bench.expected(UPDATE, PUT, UPDATE, refusals=1)
+    assert [each.message.id for each in bench.c.provider.dead_letters("k", 9)] == ["m1"]
+
+
+def test_dead_letter_is_one_request_more(bench: Bench) -> None:
+    """M10: written before it leaves the mailbox, so that it is never nowhere."""
+    claim(bench.a, "A", 1)
+    failed = [Failure(id="m1", error="no")]
+    answer, sent = bench.a.count(lambda _: settle(bench.a, "A", failed=failed, policy=Policy(max_attempts=1)))
+    assert isinstance(answer, Released)
+    assert sent == [PUT, UPDATE]
+
+
+def test_settle_is_two_requests_when_something_came(bench: Bench) -> None:
+    """M10, M2: the close is refused, and the key goes on; when a beat has told of it, it is one."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    answer, sent = bench.a.count(lambda _: settle(bench.a, "A", 1, next_owner="A2"))
+    assert [each.id for each in answer.messages] == ["m2"]
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    claim(bench.b, "B3", 3)
+    bench.a.provider.beat("k", "A2", TTL_MS)
+    answer, sent = bench.a.count(lambda _: settle(bench.a, "A2", 2, next_owner="A3"))
+    assert [each.id for each in answer.messages] == ["m3"]
+    assert sent == [UPDATE]
+
+
+def test_settle_that_goes_on_is_not_refused_by_what_comes(bench: Bench) -> None:
+    """M2: passing the key to a due message depends on no later one; freeing it does."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.provider.beat("k", "A", TTL_MS)
+    bench.a.faults = [lambda _: claim(bench.b, "B3", 3)]
+    answer, sent = bench.a.count(lambda _: settle(bench.a, "A", 1, next_owner="A2"))
+    assert ([each.id for each in answer.messages], answer.waiting, sent) == (["m2"], 1, [UPDATE])
+    bench.a.faults = [lambda _: claim(bench.b, "B4", 4)]
+    answer, sent = bench.a.count(lambda _: settle(bench.a, "A2", 2, 3, next_owner="A3"))
+    assert [each.id for each in answer.messages] == ["m4"]
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+
+
+def test_settle_of_a_grant_that_is_not_remembered_reads_first(bench: Bench) -> None:
+    """M10: another process settles, or so many grants later that this one was forgotten."""
+    claim(bench.a, "A", 1)
+    assert bench.b.count(lambda _: settle(bench.b, "A", 1)) == (Released(), [GET, UPDATE])
+
+
+def test_take_is_one_request_and_two_when_something_has_come(bench: Bench) -> None:
+    """M10, M6: and one when a beat has told of it already."""
+    claim(bench.a, "A", 1)
+    take: Callable[[DynamoDBProvider], Any] = lambda p: [m.id for m in p.take("k", "A", TTL_MS, have=["m1"])]  # noqa: E731
+    assert bench.a.count(take) == ([], [UPDATE])
+    claim(bench.b, "B", 2)
+    assert bench.a.count(take) == (["m2"], [UPDATE, UPDATE])
+    assert bench.a.count(take) == (["m2"], [UPDATE])
+    claim(bench.b, "B3", 3)
+    assert bench.a.provider.beat("k", "A", TTL_MS).waiting == 1
+    assert bench.a.count(take) == (["m2", "m3"], [UPDATE])
+    assert [each.attempt for each in bench.c.provider.peek("k")] == [1, 1, 1]
+
+
+def test_beat_is_one_request(bench: Bench) -> None:
+    """R11: and so is the one that finds the lease lost."""
+    claim(bench.a, "A", 1)
+    assert bench.a.count(lambda p: p.beat("k", "A", TTL_MS))[1] == [UPDATE]
+    bench.b.sent.clear()
+    with pytest.raises(LeaseLost) as raised:
+        bench.b.provider.beat("k", "B", TTL_MS)
+    assert raised.value.holder == "A"
+    assert sorted(bench.b.sent) == bench.expected(UPDATE, refusals=1)
+
+
+def test_release_is_two_requests_when_something_came(bench: Bench) -> None:
+    """M8: what is left behind must not be taken by TTL, so a release that knows of nothing asks for nothing."""
+    claim(bench.a, "A", 1)
+    assert bench.a.count(lambda p: p.release_lease("k", "A"))[1] == [UPDATE]
+    assert "expires_on" not in bench.item()
+    bench.a.provider.acquire_lease("k2", "A", TTL_MS)
+    bench.b.provider.claim("k2", "B", TTL_MS, message(1))
+    _, sent = bench.a.count(lambda p: p.release_lease("k2", "A"))
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    assert "expires_on" not in bench.item("k2")
+    assert {each.key for each in bench.c.provider.orphans(9)} == {"k", "k2"}
+
+
+def test_large_body_is_one_put_and_one_delete_more(bench: Bench) -> None:
+    """M10: and one read for a run that does not have it at hand."""
+    answer, sent = bench.a.count(lambda _: claim(bench.a, "A", 1, event=LARGE))
+    assert (answer.messages[0].event, sent) == (LARGE, [PUT, UPDATE])
+    assert bench.a.count(lambda _: settle(bench.a, "A", 1))[1] == [UPDATE, DELETE]
+    assert bench.place.items(bench.pk()) == ["lease"]
+
+    claim(bench.a, "B", 2)
+    _, sent = bench.b.count(lambda _: claim(bench.b, "C", 3, event=LARGE))
+    assert sorted(sent) == bench.expected(PUT, UPDATE, UPDATE, refusals=1)
+    bench.a.provider.beat("k", "B", TTL_MS)
+    answer, sent = bench.a.count(lambda _: settle(bench.a, "B", 2, next_owner="B2"))
+    assert (answer.messages[0].event, sent) == (LARGE, [UPDATE, GET])
+
+
+def test_body_of_a_refused_claim_is_deleted(bench: Bench) -> None:
+    """H60: duplicate, full, busy: whoever's claim did not store it cleans up its own, and nobody else's."""
+    claim(bench.a, "A", 1, event=LARGE)
+    before = bench.place.items(bench.pk())
+    assert len(before) == 2
+    assert isinstance(claim(bench.b, "B", 1, event=LARGE), Duplicate)
+    assert isinstance(claim(bench.b, "C", 2, event=LARGE, route=False), Busy)
+    with pytest.raises(MailboxFull):
+        claim(bench.b, "D", 2, event=LARGE, policy=Policy(max_pending=1))
+    assert bench.place.items(bench.pk()) == before
+    assert isinstance(claim(bench.a, "A", 1, event=LARGE), Claimed)
+    assert bench.place.items(bench.pk()) == before
+    bench.expire()
+    claimed = claim(bench.b, "E", 1, event="y" * 5_000)
+    assert claimed.messages[0].event == LARGE
+    assert bench.place.items(bench.pk()) == before
+
+
+def test_small_bodies_stand_inline_while_there_is_room(bench: Bench) -> None:
+    """8 KiB a key; what has no room is put beside it, and comes back like the others."""
+    claim(bench.a, "A", 0)
+    for number in range(1, 8):
+        claim(bench.b, f"B{number}", number, event="x" * 1_900)
+    assert int(bench.item()["inline_bytes"]["N"]) <= 8 * 1_024
+    assert len([sk for sk in bench.place.items(bench.pk()) if sk.startswith("body#")]) == 3
+    events = [each.event for each in bench.c.provider.peek("k")]
+    assert events == [{"number": 0}, *["x" * 1_900] * 7]
+    owner = "A"
+    for number in range(7):
+        assert isinstance(settle(bench.a, owner, number, next_owner=f"A{number}"), Continued)
+        owner = f"A{number}"
+    assert settle(bench.a, owner, 7) == Released()
+    assert bench.place.items(bench.pk()) == ["lease"]
+    assert "inline_bytes" not in bench.item()
+
+
+def test_write_units_of_a_small_run_are_four(bench: Bench) -> None:
+    """M10: one for each write of the item, which is below 1 KB, and one for each change of the index."""
+    claim(bench.a, "A", 1)
+    assert item.size_of(bench.item()) < 1_024
+    bench.a.provider.beat("k", "A", TTL_MS)
+    settle(bench.a, "A", 1)
+    assert item.size_of(bench.item()) < 1_024
+
+
+def test_renewals_do_not_touch_the_index(bench: Bench) -> None:
+    """A renewal, a beat, a take and an append leave what the orphans' index holds as it stands."""
+    claim(bench.a, "A", 1, origin=Origin(keyspace="chat", target="arn"))
+    indexed = ("orphan_shard", "orphan_since", "target")
+    before = {name: bench.item()[name] for name in indexed}
+    bench.clock.advance(5_000)
+    bench.a.provider.renew_lease("k", "A", TTL_MS)
+    bench.a.provider.beat("k", "A", TTL_MS * 2)
+    claim(bench.b, "B", 2, origin=Origin(keyspace="chat", target="other"))
+    bench.a.provider.take("k", "A", TTL_MS * 3)
+    settle(bench.a, "A", 1, next_owner="A2")
+    assert {name: bench.item()[name] for name in indexed} == before
+
+
+# --- the stored format: M12
+
+
+def test_golden_record_of_a_held_key(moto: Bench) -> None:
+    """Version 1, to the attribute."""
+    origin = Origin(keyspace="chat", target="arn:fn:live", request_id="r-1", log_stream="ls")
+    claim(moto.a, "A", 1, origin=origin)
+    claim(moto.b, "B", 2)
+    fence = NOW_MS * 1_000 + 1
+    assert moto.item() == {
+        "pk": {"S": moto.pk()},
+        "sk": {"S": "lease"},
+        "v": {"N": "1"},
+        "lease_owner": {"S": "A"},
+        "expires_at": {"N": str(NOW_MS + TTL_MS)},
+        "since": {"N": str(NOW_MS)},
+        "fence": {"N": str(fence)},
+        "head_attempts": {"N": "1"},
+        "head_given": {"N": str(fence)},
+        "mail": {
+            "L": [
+                {
+                    "M": {
+                        "id": {"S": "m1"},
+                        "body": {"S": '{"number":1}'},
+                        "by": {"S": str(item.digest("A"))},
+                        "promised": {"BOOL": False},
+                        "stored": {"N": str(NOW_MS)},
+                    }
+                },
+                {
+                    "M": {
+                        "id": {"S": "m2"},
+                        "body": {"S": '{"number":2}'},
+                        "by": {"S": str(item.digest("B"))},
+                        "promised": {"BOOL": True},
+                        "stored": {"N": str(NOW_MS)},
+                    }
+                },
+            ]
+        },
+        "ids": {"SS": sorted(str(item.digest(each)) for each in ("m1", "m2"))},
+        "inline_bytes": {"N": "24"},
+        "keyspace": {"S": "chat"},
+        "target": {"S": "arn:fn:live"},
+        "request_id": {"S": "r-1"},
+        "log_stream": {"S": "ls"},
+        "orphan_shard": {"S": item.shard_of(moto.prefix, "k")},
+        "orphan_since": {"N": str(NOW_MS + TTL_MS + SKEW_MS)},
+    }
+
+
+def test_golden_record_of_an_idle_key(moto: Bench) -> None:
+    """Version 1, to the attribute: what evidence is kept, and until when."""
+    fence = claim(moto.a, "A", 1).fence
+    moto.clock.advance(1_500)
+    settle(moto.a, "A", dropped=[Failure(id="m1", error="no")])
+    claim(moto.a, "B", 2)
+    settle(moto.a, "B", 2)
+    at_ms, digest = NOW_MS + 1_500, item.digest
+    assert moto.item() == {
+        "pk": {"S": moto.pk()},
+        "sk": {"S": "lease"},
+        "v": {"N": "1"},
+        "expires_at": {"N": str(at_ms)},
+        "since": {"N": str(at_ms)},
+        "fence": {"N": str(fence + 1)},
+        "left": {"M": {"how": {"S": "settled"}, "owner": {"S": "B"}}},
+        "left_fence": {"N": str(fence + 1)},
+        "ids": {"SS": [str(digest("m2"))]},
+        "tombs": {"SS": [str(digest("A"))]},
+        "ended": {
+            "L": [
+                {"S": f"f:{digest('m1')}:{digest('A')}:{fence}:{at_ms}"},
+                {"S": f"h:{digest('m2')}:{digest('B')}:{fence + 1}:{at_ms}"},
+            ]
+        },
+        "orphan_since": {"N": str(at_ms)},
+        "expires_on": {"N": str(at_ms // 1_000 + 8 * 86_400)},
+    }
+
+
+def test_digests_are_what_they_were() -> None:
+    """They are part of the format: a change of them would forget every id."""
+    assert item.digest("m1") == "yg3yyVqhRMHQ_y_z"
+    assert item.digest(item.digest("m1")) == item.digest("m1")
+    assert item.shard_of("incumbent", "k") == f"incumbent#{0x82 % 8}"
+
+
+def test_golden_large_body_and_dead_letter(moto: Bench) -> None:
+    """Version 1: under names of their own, with a TTL of 14 days."""
+    policy = Policy(max_attempts=1)
+    claim(moto.a, "A", 1, event=LARGE)
+    body = f"body#m1#{item.digest('A')}"
+    assert moto.place.items(moto.pk()) == [body, "lease"]
+    assert moto.item(sk=body) == {
+        "pk": {"S": moto.pk()},
+        "sk": {"S": body},
+        "v": {"N": "1"},
+        "body": {"S": f'"{LARGE}"'},
+        "expires_on": {"N": str(NOW_MS // 1_000 + 14 * 86_400)},
+    }
+    assert moto.item()["mail"]["L"][0]["M"]["ref"] == {"S": str(item.digest("A"))}
+    settle(moto.a, "A", failed=[Failure(id="m1", error="no")], policy=policy)
+    assert moto.place.items(moto.pk()) == ["dead#m1", "lease"]
+    assert moto.item(sk="dead#m1") == {
+        "pk": {"S": moto.pk()},
+        "sk": {"S": "dead#m1"},
+        "v": {"N": "1"},
+        "id": {"S": "m1"},
+        "body": {"S": f'"{LARGE}"'},
+        "attempts": {"N": "1"},
+        "stored": {"N": str(NOW_MS)},
+        "died": {"N": str(NOW_MS)},
+        "fence": {"N": str(NOW_MS * 1_000 + 1)},
+        "rank": {"N": "0"},
+        "error": {"S": "no"},
+        "expires_on": {"N": str(NOW_MS // 1_000 + 14 * 86_400)},
+    }
+
+
+CALLS: dict[str, Callable[[DynamoDBProvider], Any]] = {
+    "acquire": lambda p: p.acquire_lease("k", "B", TTL_MS),
+    "owner": lambda p: p.get_lease_owner("k"),
+    "release": lambda p: p.release_lease("k", "A"),
+    "renew": lambda p: p.renew_lease("k", "A", TTL_MS),
+    "transfer": lambda p: p.transfer_lease("k", "A", "B", TTL_MS),
+    "claim": lambda p: p.claim("k", "B", TTL_MS, message(2)),
+    "claim nothing": lambda p: p.claim("k", "B", TTL_MS, None),
+    "settle": lambda p: p.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"]),
+    "beat": lambda p: p.beat("k", "A", TTL_MS),
+    "take": lambda p: p.take("k", "A", TTL_MS),
+    "peek": lambda p: p.peek("k"),
+    "find": lambda p: p.find("k", "m1"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_unknown_version_is_left_as_it_stands(bench: Bench, name: str) -> None:
+    """M12: said, with the key, and nothing is changed."""
+    claim(bench.a, "A", 1)
+    bench.place.change(bench.pk(), "SET #v = :v", v={"N": "2"})
+    before = bench.item()
+    for wire in (bench.a, bench.b):
+        with pytest.raises(StoredFormatUnknown) as raised:
+            CALLS[name](wire.provider)
+        assert raised.value.key == "k"
+    assert bench.item() == before
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_strangers_item_is_not_overwritten(bench: Bench, name: str) -> None:
+    """H29: another shape under the key is no lease of ours."""
+    bench.place.change(bench.pk(), "SET #lease_owner = :x, #mail = :x", x={"S": "theirs"})
+    before = bench.item()
+    with pytest.raises(StoredFormatUnknown):
+        CALLS[name](bench.b.provider)
+    bench.place.change(bench.pk(), "SET #v = :v, #fence = :x", v={"N": "1"}, x={"S": "theirs"})
+    with pytest.raises(StoredFormatUnknown):
+        bench.b.provider.get_lease_owner("k")
+    assert before["mail"] == bench.item()["mail"]
+
+
+def test_unknown_attributes_survive(bench: Bench) -> None:
+    """M12: on the record and in its messages, whatever is done with them."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    claim(bench.b, "B3", 3)
+    bench.place.change(bench.pk(), "SET #later = :x, #mail[1].#later = :x, #mail[2].#later = :x", x={"S": "kept"})
+    bench.a.provider.take("k", "A", TTL_MS)
+    settle(bench.a, "A", 1, failed=[Failure(id="m2", error="no"), Failure(id="m3", error="no")], next_owner="A2")
+    bench.clock.advance(1_000)
+    assert isinstance(claim(bench.c, "C"), Claimed)
+    stored = bench.item()
+    assert stored["later"] == {"S": "kept"}
+    assert [each["M"]["later"] for each in stored["mail"]["L"]] == [{"S": "kept"}] * 2
+
+
+def test_long_lists_are_written_whole_and_keep_what_is_unknown(bench: Bench) -> None:
+    """M12, H57: an expression holds 4 KB, so beyond some places the list is written whole, under guards."""
+    claim(bench.a, "A", 0)
+    for number in range(1, 61):
+        claim(bench.b, f"B{number}", number)
+    bench.place.change(bench.pk(), "SET #mail[50].#later = :x", x={"S": "kept"})
+    given = bench.a.provider.take("k", "A", TTL_MS)
+    assert [each.id for each in given] == [f"m{number}" for number in range(61)]
+    assert {each.attempt for each in bench.c.provider.peek("k")} == {1}
+    assert bench.item()["mail"]["L"][50]["M"]["later"] == {"S": "kept"}
+    failed = [Failure(id=f"m{number}", error="e" * 1_000, after_ms=number) for number in range(30)]
+    assert settle(bench.a, "A", *range(30, 60), failed=failed) == Released(left=31)
+    left = bench.c.provider.peek("k")
+    assert [each.id for each in left] == [*[f"m{number}" for number in range(30)], "m60"]
+    assert [each.due_at_ms for each in left[:30]] == [NOW_MS + number for number in range(30)]
+    assert isinstance(claim(bench.b, "B", 61), Claimed)
+
+
+def test_attribute_for_ttl_is_whole_seconds_of_an_idle_key_only(bench: Bench) -> None:
+    """H17, H18: a number of 10 digits; never while somebody owns the key or something is stored."""
+
+    def expires_on() -> Any:
+        return bench.item().get("expires_on")
+
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    assert expires_on() is None
+    bench.a.provider.release_lease("k", "A")
+    assert expires_on() == {"N": str(NOW_MS // 1_000 + 8 * 86_400)}
+    claim(bench.a, "B", 1)
+    assert expires_on() is None
+    settle(bench.a, "B", failed=[Failure(id="m1", error="no")])
+    assert expires_on() is None
+    bench.clock.advance(1_000)
+    claim(bench.a, "C")
+    settle(bench.a, "C", 1)
+    assert expires_on() is not None
+    assert bench.a.provider.claim("k", "D", TTL_MS, message(2)) is not None
+    bench.expire()
+    assert expires_on() is None
+
+
+def test_lease_is_not_over_because_ttl_has_not_taken_it(bench: Bench) -> None:
+    """H17: and an expired one is free though its item is there: the condition decides."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.place.change(bench.pk(), "SET #expires_on = :x", x={"N": "1"})
+    assert not bench.b.provider.acquire_lease("k", "B", TTL_MS).acquired
+    bench.expire()
+    assert bench.b.provider.acquire_lease("k", "B", TTL_MS).acquired
+
+
+def test_fence_grows_after_ttl_took_the_record(bench: Bench) -> None:
+    """R7: from the clock's microseconds, since nothing else is known any more."""
+    first = bench.a.provider.acquire_lease("k", "A", TTL_MS).fence
+    bench.a.provider.release_lease("k", "A")
+    bench.place.client.delete_item(TableName=bench.place.name, Key={"pk": {"S": bench.pk()}, "sk": {"S": "lease"}})
+    bench.clock.advance(8 * 86_400_000)
+    second = bench.a.provider.acquire_lease("k", "B", TTL_MS).fence
+    assert first is not None
+    assert second is not None
+    assert second > first
+
+
+def full_record(pending: int, *, id_bytes: int) -> Record:
+    """A record with as much in it as a policy may allow."""
+    fence = NOW_MS * 1_000
+    mail = tuple(
+        rules.Stored(
+            id=f"{number:05d}".ljust(id_bytes, "x"),
+            body="x" * 8 if number < 1_000 else "",
+            by="o" * 512,
+            promised=True,
+            stored_ms=NOW_MS,
+            attempts=1_000,
+            due_ms=NOW_MS,
+            given=fence,
+            error="é" * 5_000,
+        )
+        for number in range(pending)
+    )
+    ended = tuple(
+        rules.Ended(id=f"{outcome}{number}".ljust(256, "x"), outcome=outcome, by="o" * 512, fence=fence, at_ms=NOW_MS)
+        for outcome in ("handled", "dead", "failed")
+        for number in range(256)
+    )
+    state = rules.KeyState(
+        owner="o" * 512,
+        expires_ms=NOW_MS,
+        since_ms=NOW_MS,
+        fence=fence,
+        mail=mail,
+        ended=ended,
+        left=rules.Left(how="moved", owner="o" * 512, successor="o" * 512, fence=fence),
+        block=True,
+        origin=Origin(keyspace="k" * 128, target="t" * 256, request_id="r" * 64, log_stream="l" * 256),
+    )
+    update = updates.Change(record=Record(state=rules.KeyState(), item={}), new=state, shard="s", skew_ms=0).update(0)
+    request = update.request("t", {})
+    names, values = request["ExpressionAttributeNames"], request["ExpressionAttributeValues"]
+    sets = request["UpdateExpression"].partition(" ADD ")
+    written = dict(part.split(" = ") for part in sets[0].removeprefix("SET ").split(", "))
+    added = dict(part.split(" ") for part in sets[2].split(", "))
+    stored = {names[name]: values[value] for name, value in (written | added).items()}
+    return Record(state=state, item={"pk": {"S": "p" * 1_280}, "sk": {"S": "lease"}, **stored})
+
+
+def test_fullest_record_stays_far_from_400_kb() -> None:
+    """H57, H59: 1,000 messages with errors, 768 traces, the longest owners: DynamoDB refuses at 409,600 bytes."""
+    size = item.size_of(full_record(1_000, id_bytes=64).item)
+    assert 200_000 < size < 370_000, size
+
+
+def test_what_may_be_added_to_a_record_that_routes_no_more_has_room() -> None:
+    """H59: with the longest ids it takes no more messages at 216 KiB, and the rest still fits."""
+    with_errors = full_record(500, id_bytes=256)
+    size = item.size_of(with_errors.item)
+    bare = replace(
+        with_errors.state,
+        ended=(),
+        mail=tuple(replace(each, error=None, attempts=0, due_ms=0, given=0) for each in with_errors.state.mail),
+    )
+    bare_size = sum(item.size_of(item.typed(item.fields(each, head=False))["M"]) + 20 for each in bare.mail)
+    assert item.MOST_ITEM_BYTES + (size - bare_size) < 400_000
+
+
+def test_record_near_the_limit_routes_no_more(moto: Bench) -> None:
+    """M7, H59: the source keeps its event, as with max_pending."""
+    claim(moto.a, "A", 1)
+    moto.place.change(moto.pk(), "SET #filling = :x", x={"S": "x" * item.MOST_ITEM_BYTES})
+    with pytest.raises(MailboxFull, match="bytes"):
+        claim(moto.b, "B", 2)
+    moto.expire()
+    assert isinstance(claim(moto.b, "C", 3), Claimed)
+
+
+def test_256_handled_messages_cost_no_more_than_24_units(moto: Bench) -> None:
+    """M5, M10: traces are digests; the ids of a busy key do not price its every renewal."""
+    state = rules.KeyState(
+        fence=NOW_MS * 1_000,
+        ended=tuple(
+            rules.Ended(id=f"id{number}", outcome="handled", by=f"o{number}", fence=NOW_MS * 1_000, at_ms=NOW_MS)
+            for number in range(256)
+        ),
+    )
+    stored = {
+        "ended": item.typed([item.trace_text(trace) for trace in state.ended]),
+        "ids": item.typed(item.known_ids(state)),
+    }
+    assert item.size_of(stored) <= 23 * 1_024
+
+
+# --- names that must not meet: R10, H27, H28
+
+
+def test_names_of_bodies_and_dead_letters_never_meet() -> None:
+    """H28, H60: whatever is in an id, two ids and claims have two names, none too long for a sort key."""
+    ids = ["a", "a#b", "a%23b", "a%2523b", "#", "%", "%23", "#" * 256, "%" * 256, "é" * 128, "%sha256.x", "\0"]
+    references = [item.Reference(item.digest(owner)) for owner in ("x", "b#x", "#", "o" * 512)]
+    bodies = [item.body_name(each, reference) for each in ids for reference in references]
+    letters = [item.dead_name(each) for each in ids]
+    assert len({*bodies, *letters, "lease"}) == len(bodies) + len(letters) + 1
+    assert all(len(name.encode()) <= 1_024 for name in [*bodies, *letters])
+
+
+def test_prefixes_never_meet(moto: Bench) -> None:
+    """H28: a prefix holds no '#', so a key cannot pretend to be another prefix's."""
+    other = DynamoDBProvider(table_name=moto.place.name, client=moto.a.client, key_prefix=f"{moto.prefix}x")
+    moto.a.provider.acquire_lease("x#k", "A", TTL_MS)
+    assert other.acquire_lease("k", "B", TTL_MS).acquired
+    with pytest.raises(ConfigurationError, match="#"):
+        DynamoDBProvider(table_name="t", key_prefix="a#b")
+
+
+# --- lost replies: R8, R9
+
+
+def test_acquire_applied_and_reply_lost_is_acquired(bench: Bench) -> None:
+    """H1: redis-py, Powertools: the caller is not told that it lost to itself, and the fence is one."""
+    bench.a.faults = [bench.a.reply_lost]
+    answer = bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    assert answer.acquired
+    assert answer.fence == int(bench.item()["fence"]["N"]) == NOW_MS * 1_000 + 1
+
+
+def test_renewal_applied_and_reply_lost_is_renewed(bench: Bench) -> None:
+    """H2: cirello dynamolock #280."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.a.faults = [bench.a.reply_lost]
+    assert bench.a.provider.renew_lease("k", "A", TTL_MS)
+
+
+def test_release_applied_and_reply_lost_is_quiet(bench: Bench) -> None:
+    """H3: and so is the second release."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.a.faults = [bench.a.reply_lost]
+    bench.a.provider.release_lease("k", "A")
+    bench.a.provider.release_lease("k", "A")
+    assert bench.b.provider.get_lease_owner("k") is None
+
+
+def test_transfer_applied_and_reply_lost_is_true(bench: Bench) -> None:
+    """H4: KCL's hand-off: the record tells of it; once it does not any more, nobody says that it failed."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.a.faults = [bench.a.reply_lost]
+    assert bench.a.provider.transfer_lease("k", "A", "B", TTL_MS)
+    bench.a.faults = [bench.a.reply_lost, lambda _: bench.b.provider.release_lease("k", "C")]
+    with pytest.raises(LeaseUnavailable):
+        bench.a.provider.transfer_lease("k", "B", "C", TTL_MS)
+
+
+def test_late_duplicate_of_an_acquire_makes_no_second_owner(bench: Bench) -> None:
+    """H5: it comes after the release: at worst it expires; while somebody owns, it changes nothing."""
+    late: list[Callable[[], Any]] = []
+    bench.a.faults = [bench.a.copied_later(late)]
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.a.provider.release_lease("k", "A")
+    fence = bench.b.provider.acquire_lease("k", "B", TTL_MS).fence
+    late[0]()
+    assert bench.c.provider.get_lease_owner("k") == "B"
+    assert bench.b.provider.acquire_lease("k", "B", TTL_MS).fence == fence
+
+
+def test_late_copy_of_a_renewal_does_not_shorten(bench: Bench) -> None:
+    """H51, R4."""
+    late: list[Callable[[], Any]] = []
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.a.faults = [bench.a.copied_later(late)]
+    bench.a.provider.renew_lease("k", "A", TTL_MS)
+    bench.clock.advance(5_000)
+    bench.a.provider.renew_lease("k", "A", TTL_MS)
+    before = bench.item()
+    late[0]()
+    assert bench.item() == before
+
+
+@pytest.mark.parametrize("tenure", ["release", "transfer", "settle"])
+def test_stalled_call_does_not_act_on_the_owners_next_tenure(bench: Bench, tenure: str) -> None:
+    """H63: the fence goes with it."""
+    late: list[Callable[[], Any]] = []
+    claim(bench.a, "A", 1)
+    bench.a.faults = [bench.a.copied_later(late), bench.a.request_lost, bench.a.request_lost]
+    calls: dict[str, Callable[[DynamoDBProvider], Any]] = {
+        "release": lambda p: p.release_lease("k", "A"),
+        "transfer": lambda p: p.transfer_lease("k", "A", "B", TTL_MS),
+        "settle": lambda p: p.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"]),
+    }
+    with pytest.raises(LeaseUnavailable):
+        calls[tenure](bench.a.provider)
+    bench.expire()
+    bench.b.provider.acquire_lease("k", "A", TTL_MS)  # against R2, and yet
+    before = bench.item()
+    late[0]()
+    assert bench.item() == before
+
+
+def test_claim_applied_and_reply_lost_is_claimed(bench: Bench) -> None:
+    """R8, M6: the same fence, the delivery counted once."""
+    bench.a.faults = [bench.a.reply_lost]
+    answer = claim(bench.a, "A", 1)
+    assert isinstance(answer, Claimed)
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 1)]
+    assert len(bench.c.provider.peek("k")) == 1
+
+
+def test_routing_applied_and_reply_lost_is_routed(bench: Bench) -> None:
+    """R8: stored once; also when the message was handled before the second try."""
+    claim(bench.a, "A", 1)
+    start = [None, *[None] * bench.place.reads_more]
+    bench.b.faults = [*start, bench.b.reply_lost]
+    assert isinstance(claim(bench.b, "B", 2), Routed)
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m1", "m2"]
+    bench.b.faults = [*start, bench.b.reply_lost, lambda _: settle(bench.c, "A", 1, 2, 3)]
+    assert isinstance(claim(bench.b, "B3", 3), Routed)
+
+
+def test_third_request_of_a_routing_applied_and_reply_lost_is_claimed(bench: Bench) -> None:
+    """R8: who stored it and owns the key is not told that it was routed to itself."""
+    claim(bench.a, "A", 1)
+    start: list[Any] = [None, *[None] * bench.place.reads_more]
+    bench.b.faults = [*start, lambda _: settle(bench.a, "A", 1), bench.b.reply_lost]
+    answer = claim(bench.b, "B", 2)
+    assert isinstance(answer, Claimed)
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m2", 1)]
+
+
+def test_settle_applied_and_reply_lost_is_answered(bench: Bench) -> None:
+    """R8: freed, and passed on."""
+    claim(bench.a, "A", 1)
+    bench.a.faults = [bench.a.reply_lost]
+    assert settle(bench.a, "A", 1) == Released()
+    claim(bench.a, "B", 2)
+    claim(bench.b, "C", 3)
+    bench.a.provider.beat("k", "B", TTL_MS)
+    bench.a.faults = [bench.a.reply_lost]
+    answer = settle(bench.a, "B", 2, next_owner="B2")
+    assert isinstance(answer, Continued)
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m3", 1)]
+
+
+def test_settle_of_which_the_traces_tell_is_released(bench: Bench) -> None:
+    """R9: the next owner came before the second try, and the trace has this run's fence."""
+    claim(bench.a, "A", 1)
+    bench.a.faults = [bench.a.reply_lost, lambda _: claim(bench.b, "B", 2)]
+    assert settle(bench.a, "A", 1) == Released(left=1)
+    assert bench.c.provider.get_lease_owner("k") == "B"
+
+
+def test_settle_in_doubt_is_unavailable_and_a_first_try_is_lost(bench: Bench) -> None:
+    """R9: another owner and no evidence: lost on the first try, not known on a repeated one."""
+    claim(bench.a, "A", 1)
+    bench.a.faults = [bench.a.request_lost, lambda _: bench.lost_to(bench.b, "B", 2)]
+    with pytest.raises(LeaseUnavailable):
+        settle(bench.a, "A", 1)
+    with pytest.raises(LeaseLost):
+        settle(bench.a, "A", 1)
+
+
+def test_take_applied_and_reply_lost_gives_the_same(bench: Bench) -> None:
+    """R8, M6: counted once."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.faults = [bench.a.reply_lost, None, bench.a.reply_lost]
+    assert [(each.id, each.attempt) for each in bench.a.provider.take("k", "A", TTL_MS)] == [("m1", 1), ("m2", 1)]
+
+
+def test_body_stays_when_a_reply_of_its_claim_was_lost(bench: Bench) -> None:
+    """H60, H32: the lost try may still arrive and store a message that refers to it."""
+    claim(bench.a, "A", 1)
+    late: list[Callable[[], Any]] = []
+    start: list[Any] = [None, None, *[None] * bench.place.reads_more]
+    bench.b.faults = [*start, bench.b.copied_later(late), lambda _: claim(bench.c, "C", 3)]
+    with pytest.raises(MailboxFull):
+        claim(bench.b, "B", 2, event=LARGE, policy=Policy(max_pending=2))
+    settle(bench.c, "A", 1, 3)
+    late[0]()
+    assert [each.event for each in bench.c.provider.peek("k")] == [LARGE]
+
+
+def test_redrive_applied_and_reply_lost_is_true(bench: Bench) -> None:
+    """R8."""
+    claim(bench.a, "A", 1)
+    settle(bench.a, "A", failed=[Failure(id="m1", error="no")], policy=Policy(max_attempts=1))
+    bench.a.faults = [None, None, bench.a.reply_lost]
+    assert bench.a.provider.redrive("k", "m1")
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m1"]
+    assert list(bench.c.provider.dead_letters("k", 9)) == []
+
+
+def test_purge_in_doubt_is_unavailable(bench: Bench) -> None:
+    """R9: it is gone, and nobody can say by whom."""
+    claim(bench.a, "A", 1)
+    settle(bench.a, "A", failed=[Failure(id="m1", error="no")], policy=Policy(max_attempts=1))
+    bench.a.faults = [bench.a.reply_lost]
+    with pytest.raises(LeaseUnavailable):
+        bench.a.provider.purge("k", "m1")
+    assert bench.a.provider.purge("k", "m1") is False
+
+
+def test_dead_letter_whose_settle_was_lost_to_another_is_taken_back(bench: Bench) -> None:
+    """M6: written first, and deleted when the settle is refused for good."""
+    claim(bench.a, "A", 1)
+
+    def take_over(_: Any) -> None:
+        bench.expire()
+        claim(bench.b, "B")
+
+    bench.a.faults = [None, take_over]
+    with pytest.raises(LeaseLost):
+        settle(bench.a, "A", failed=[Failure(id="m1", error="no")], policy=Policy(max_attempts=1))
+    assert bench.place.items(bench.pk()) == ["lease"]
+
+
+def test_promise_is_written_before_the_answer_though_places_move(bench: Bench) -> None:
+    """M3, H52: between the look and the mark the head was settled: the mark is still on the right message."""
+    claim(bench.a, "A", 1)
+    bench.a.provider.transfer_lease("k", "A", "A2", TTL_MS)
+    bench.expire()
+    claim(bench.a, "B", 2)
+    start: list[Any] = [None, *[None] * bench.place.reads_more]
+    bench.b.faults = [*start, lambda _: settle(bench.a, "B", 1, next_owner="B2")]
+    assert claim(bench.b, "C", 2) == Duplicate(state="running", owner="B2")
+    assert [(each.id, each.promised) for each in bench.c.provider.peek("k")] == [("m2", True)]
+
+
+def test_mark_that_comes_during_a_settle_is_kept(bench: Bench) -> None:
+    """M3, H52: the first run raises, its source is told, and the second delivery's promise is not broken."""
+    claim(bench.a, "A", 1)
+    bench.a.faults = [lambda _: claim(bench.b, "B", 1)]
+    dropped = [Failure(id="m1", error="no", after_ms=0)]
+    answer = settle(bench.a, "A", dropped=dropped, next_owner="A2")
+    assert isinstance(answer, Continued)
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
+
+
+# --- clocks: R3, R12, H15
+
+
+def test_both_edges_with_clocks_that_differ_by_the_bound(bench: Bench) -> None:
+    """H15: the owner's clock is behind by all that is allowed: it has stopped believing before anybody starts."""
+    behind, ahead = FakeClock(wall_ms=NOW_MS - SKEW_MS), FakeClock(wall_ms=NOW_MS)
+    owner, stranger = bench.wire(behind), bench.wire(ahead)
+    acquired = owner.provider.acquire_lease("k", "A", TTL_MS)
+    assert acquired.deadline is not None
+    believes_ms = acquired.deadline.wall_ms - behind.now().wall_ms
+    for clock in (behind, ahead):
+        clock.advance(believes_ms)
+    assert not stranger.provider.acquire_lease("k", "B", TTL_MS).acquired
+    for clock in (behind, ahead):
+        clock.advance(TTL_MS - believes_ms - 1)
+    assert stranger.provider.get_lease_owner("k") == "A"
+    for clock in (behind, ahead):
+        clock.advance(1)
+    assert not owner.provider.renew_lease("k", "A", TTL_MS)
+    assert stranger.provider.acquire_lease("k", "B", TTL_MS).acquired
+
+
+def test_strangers_wait_for_the_skew_and_no_longer(bench: Bench) -> None:
+    """R3: at the expiry the owner is late; strangers start a second later, to the millisecond."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.clock.advance(TTL_MS)
+    assert not bench.a.provider.renew_lease("k", "A", TTL_MS)
+    answer = bench.b.provider.acquire_lease("k", "B", TTL_MS)
+    assert answer == Acquisition(acquired=False, owner="A", expires_in_ms=0)
+    bench.clock.advance(SKEW_MS - 1)
+    assert not bench.b.provider.acquire_lease("k", "B", TTL_MS).acquired
+    bench.clock.advance(1)
+    assert bench.b.provider.get_lease_owner("k") is None
+    assert bench.b.provider.acquire_lease("k", "B", TTL_MS).acquired
+
+
+def test_clock_that_steps_back_between_two_requests_overrules_no_refusal(bench: Bench) -> None:
+    """H15, H16: the key was found free; a second request of the same claim does not unlearn it."""
+    claim(bench.a, "A", 1)
+    bench.expire()
+    bench.b.faults = [lambda _: bench.clock.step_wall(-5_000)]
+    answer = claim(bench.b, "B", 1)
+    assert isinstance(answer, Claimed)
+
+
+# --- errors: R9, H19, H20
+
+
+def answering(wire: Wire, code: str, status: int, times: int) -> None:
+    """Let the next requests be answered by an error."""
+    left = [times]
+
+    def instead(request: Any, **_: Any) -> Any:
+        if not left[0]:
+            return None
+        left[0] -= 1
+        return _response(request.url, status, code)
+
+    wire.client.meta.events.register_first("before-send.dynamodb", instead)
+
+
+def _response(url: str, status: int, code: str) -> Any:
+    body = f'{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"said so"}}'.encode()
+    raw = urllib3.HTTPResponse(body=io.BytesIO(body), status=status, preload_content=False)
+    headers: Any = HeadersDict()
+    return AWSResponse(url, status, headers, raw)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("ProvisionedThroughputExceededException", 400),
+        ("ThrottlingException", 400),
+        ("RequestLimitExceeded", 400),
+        ("InternalServerError", 500),
+        ("ServiceUnavailable", 503),
+    ],
+)
+def test_passing_trouble_is_repeated_and_then_said(moto: Bench, code: str, status: int) -> None:
+    """H19: throttled twice is nothing; three times is LeaseUnavailable, never "nobody" or "lost" (H20)."""
+    moto.a.provider.acquire_lease("k", "A", TTL_MS)
+    answering(moto.a, code, status, 2)
+    assert moto.a.provider.renew_lease("k", "A", TTL_MS)
+    answering(moto.a, code, status, 3)
+    with pytest.raises(LeaseUnavailable, match="'k'") as raised:
+        moto.a.provider.get_lease_owner("k")
+    assert raised.value.key == "k"
+    assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("ResourceNotFoundException", "table_name"),
+        ("AccessDeniedException", "role"),
+        ("ValidationException", "pk and sk"),
+        ("UnrecognizedClientException", "credentials"),
+        ("SomethingNew", "see the cause"),
+    ],
+)
+def test_what_does_not_pass_is_said_at_once(moto: Bench, code: str, advice: str) -> None:
+    """R9, H50: once, with the cause, the key and what to do."""
+    answering(moto.a, code, 400, 9)
+    moto.a.sent.clear()
+    with pytest.raises(LeaseUnavailable, match=advice) as raised:
+        moto.a.provider.claim("k", "A", TTL_MS, message(1))
+    assert code in str(raised.value)
+    assert "'k'" in str(raised.value)
+    assert moto.a.sent == [UPDATE]
+
+
+def test_missing_table_is_said(bench: Bench) -> None:
+    """H20, H50: by the real error, for every call."""
+    provider = DynamoDBProvider(table_name="no-such-table", client=bench.a.client)
+    for call in CALLS.values():
+        with pytest.raises(LeaseUnavailable, match="table_name"):
+            call(provider)
+    with pytest.raises(LeaseUnavailable, match="table_name"):
+        list(provider.orphans(9))
+    with pytest.raises(LeaseUnavailable, match="table_name"):
+        list(provider.dead_letters(None, 9))
+
+
+def test_unreachable_store_is_unavailable() -> None:
+    """H20: nobody listens; and within the budget, not after botocore's minutes (H10)."""
+    client = boto3.client("dynamodb", endpoint_url="http://127.0.0.1:9", config=Config(read_timeout=1))
+    provider = DynamoDBProvider(table_name="table", client=client, clock=FakeClock())
+    with pytest.raises(LeaseUnavailable, match="connection"):
+        provider.get_lease_owner("k")
+    client.close()
+
+
+def test_client_without_region_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H50: nothing can be sent, and the message says what to set."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    session = boto3.session.Session()
+    with pytest.raises(ConfigurationError, match="AWS_REGION"):
+        DynamoDBProvider(table_name="table", boto3_session=session).get_lease_owner("k")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"table_name": ""},
+        {"table_name": "table", "key_prefix": ""},
+        {"table_name": "table", "key_prefix": "p" * 256},
+        {"table_name": "table", "max_clock_skew_ms": -1},
+        {"table_name": "table", "max_clock_skew_ms": 0.5},
+        {"table_name": "table", "client": object(), "boto_config": Config()},
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused_at_once(arguments: dict[str, Any]) -> None:
+    """R10: in the constructor, which makes no connection."""
+    with pytest.raises(ConfigurationError):
+        DynamoDBProvider(**arguments)
+
+
+def test_inner_retries_count_as_repeated_tries(bench: Bench) -> None:
+    """R9: a client that repeats on its own has lost the reply, and the settle looks for evidence."""
+    wire = bench.wire(retries={"total_max_attempts": 3, "mode": "standard"})
+    claim(wire, "A", 1)
+    wire.faults = [wire.request_lost, lambda _: bench.lost_to(bench.b, "B", 2)]
+    with pytest.raises(LeaseUnavailable):
+        settle(wire, "A", 1)
+    wire.faults = [wire.reply_lost]
+    claim(wire, "C", 3)
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m1", "m2", "m3"]
+
+
+def test_own_client_repeats_nothing_and_does_not_wait_long(moto: Bench) -> None:
+    """H10: botocore waits 60 s, and tries DynamoDB up to ten times."""
+    made: list[Any] = []
+
+    class Session:
+        def client(self, name: str, *, config: Any) -> Any:
+            made.append(config)
+            return boto3.client("dynamodb", endpoint_url=moto.place.server.endpoint_url, config=config)
+
+    session: Any = Session()
+    provider = DynamoDBProvider(
+        table_name=moto.place.name, boto3_session=session, boto_config=Config(user_agent_extra="mine")
+    )
+    assert made == []
+    provider.acquire_lease("own", "A", TTL_MS)
+    provider.release_lease("own", "A")
+    assert len(made) == 1
+    config = made[0]
+    assert config.retries["total_max_attempts"] == 1
+    assert config.connect_timeout <= 1
+    assert config.read_timeout <= 1
+    assert config.tcp_keepalive is True
+    assert config.user_agent_extra == "mine"
+
+
+def test_message_beyond_what_an_item_holds_is_too_large(moto: Bench) -> None:
+    """M7: whatever the policy allows; nothing is stored, and what fits comes back."""
+    allowed = Policy(max_message_bytes=1024 * 1024)
+    with pytest.raises(MessageTooLarge):
+        claim(moto.a, "A", 1, event="x" * (384 * 1024), policy=allowed)
+    assert moto.place.items(moto.pk()) == []
+    largest = "x" * (384 * 1024 - 2)
+    assert claim(moto.a, "A", 1, event=largest, policy=allowed).messages[0].event == largest
+
+
+def test_body_that_ttl_has_taken_is_said(bench: Bench) -> None:
+    """A message waits 14 days at most: then its delivery fails, is counted, and it becomes a dead letter."""
+    policy = Policy(max_attempts=1)
+    claim(bench.a, "A", 1, event=LARGE, policy=policy)
+    key = {"pk": {"S": bench.pk()}, "sk": {"S": f"body#m1#{item.digest('A')}"}}
+    bench.place.client.delete_item(TableName=bench.place.name, Key=key)
+    assert [each.event for each in bench.b.provider.peek("k")] == [None]
+    bench.expire()
+    with pytest.raises(LeaseUnavailable, match="14 days"):
+        claim(bench.b, "B", 2, policy=replace(policy, max_attempts=2))
+    bench.expire()
+    answer = claim(bench.b, "C", 3, policy=replace(policy, max_attempts=2))
+    assert [each.id for each in answer.messages] == ["m2"]
+
+
+# --- orphans: M8
+
+
+def test_orphans_are_found_though_long_runs_fill_the_index(bench: Bench) -> None:
+    """M8: keys that are renewed for long stand in the index before the orphan, and do not hide it."""
+    for number in range(60):
+        bench.a.provider.claim(f"long-{number}", "A", TTL_MS, message(1))
+    bench.a.provider.claim("orphan", "A", TTL_MS, message(1), origin=Origin(target="arn"))
+    bench.clock.advance(TTL_MS - 1)
+    for number in range(60):
+        assert bench.a.provider.renew_lease(f"long-{number}", "A", TTL_MS)
+    bench.clock.advance(SKEW_MS + 1_001)
+    found, sent = bench.b.count(lambda p: list(p.orphans(1)))
+    assert [(each.key, each.target, each.age_ms, each.waiting) for each in found] == [("orphan", "arn", 1_000, 1)]
+    assert sent.count("Query") == item.SHARDS
+    assert sent.count("BatchGetItem") == 2
+
+
+def test_orphan_of_an_unknown_version_does_not_hide_the_others(bench: Bench) -> None:
+    """M12: the others come first, then it is said."""
+    for key in ("k1", "k2"):
+        bench.a.provider.claim(key, "A", TTL_MS, message(1))
+        bench.a.provider.release_lease(key, "A")
+    bench.place.change(bench.pk("k1"), "SET #v = :v", v={"N": "2"})
+    found = iter(bench.b.provider.orphans(9))
+    assert next(iter(found)).key == "k2"
+    with pytest.raises(StoredFormatUnknown):
+        next(iter(found))
+
+
+def test_limit_of_orphans_is_kept(bench: Bench) -> None:
+    """M8: oldest first, no more than asked for, none for none."""
+    for number in range(5):
+        bench.a.provider.claim(f"k{number}", "A", TTL_MS, message(1))
+        bench.a.provider.release_lease(f"k{number}", "A")
+        bench.clock.advance(10)
+    assert [each.key for each in bench.b.provider.orphans(2)] == ["k0", "k1"]
+    assert list(bench.b.provider.orphans(0)) == []
+
+
+# --- the tests' own tool
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"UpdateExpression": "SET owner = :o", "ExpressionAttributeValues": {":o": {"S": "x"}}},
+        {
+            "UpdateExpression": "SET #m = list_append(#m, :l), #m[0].#a = :l",
+            "ExpressionAttributeNames": {"#m": "mail", "#a": "attempts"},
+            "ExpressionAttributeValues": {":l": {"L": []}},
+        },
+        {"UpdateExpression": "REMOVE #a", "ExpressionAttributeNames": {"#a": "a", "#b": "b"}},
+        {
+            "UpdateExpression": "SET #a = :f",
+            "ExpressionAttributeNames": {"#a": "a"},
+            "ExpressionAttributeValues": {":f": {"N": "1.5"}},
+        },
+        {
+            "UpdateExpression": "SET #a = :f",
+            "ExpressionAttributeNames": {"#a": "a"},
+            "ExpressionAttributeValues": {":f": {"SS": []}},
+        },
+        {"UpdateExpression": "REMOVE " + "#a" * 3_000, "ExpressionAttributeNames": {"#a": "a"}},
+    ],
+    ids=["bare name", "overlap", "unused name", "float", "empty set", "too long"],
+)
+def test_check_of_requests_sees_what_aws_refuses(params: dict[str, Any]) -> None:
+    """H57, H31, H18: else it would prove nothing that no request here was refused."""
+    with pytest.raises(AssertionError):
+        check(params)

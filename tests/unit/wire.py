@@ -1,0 +1,193 @@
+"""What goes over the wire to DynamoDB: counted, checked against what AWS refuses, and cut where a test wants it."""
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ReadTimeoutError
+from botocore.httpsession import URLLib3Session
+
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.dynamodb.item import size_of
+from incumbent.testing.clock import FakeClock
+from incumbent.testing.servers import DynamoDBServer, create_table
+
+_VERBS = {"SET", "REMOVE", "ADD", "DELETE"}
+_FUNCTIONS = {"contains", "attribute_exists", "attribute_not_exists", "if_not_exists", "list_append"}
+_WORDS = frozenset({"AND", "OR", "NOT", *_VERBS, *_FUNCTIONS})
+_TOKEN = re.compile(r"[#:]?\w+|<=|>=|<>|[-+=<>(),.\[\]]|\s+")
+
+Fault = Callable[[Any], None]
+
+
+def check(params: Mapping[str, Any], **_: Any) -> None:
+    """Refuse what AWS refuses and emulators let pass (H57): for the event ``provide-client-params.dynamodb``."""
+    used: set[str] = set()
+    for name in ("UpdateExpression", "ConditionExpression", "KeyConditionExpression", "FilterExpression"):
+        text: str = params.get(name, "")
+        tokens = [token for token in _TOKEN.findall(text) if token.strip()]
+        assert "".join(tokens) == re.sub(r"\s+", "", text), text
+        assert len(text.encode()) <= 4_096, text
+        operators = [token for token in tokens if token in _WORDS or token in {"=", "<", ">", "<=", ">=", "+", "-"}]
+        assert len(operators) <= 300, text
+        for token in tokens:
+            if token[0].isalnum() and not token.isdigit() and token not in {"begins_with", *_WORDS}:
+                raise AssertionError(f"{token} is named in {text}: it may be a reserved word")
+        used |= {token for token in tokens if token[0] in "#:"}
+    used |= {token for token in _TOKEN.findall(params.get("ProjectionExpression", "")) if token[0] == "#"}
+    names, values = params.get("ExpressionAttributeNames", {}), params.get("ExpressionAttributeValues", {})
+    assert used == {*names, *values}, f"defined and used differ: {used ^ {*names, *values}}"
+    paths = [_path(target, names) for target in _targets(params.get("UpdateExpression", ""))]
+    for path in paths:
+        others = [other for other in paths if other is not path]
+        assert not any(path[: len(other)] == other for other in others), f"{path} overlaps: {paths}"
+    for value in [*values.values(), *params.get("Item", {}).values()]:
+        _check_value(value)
+    if "Item" in params:
+        assert size_of(params["Item"]) <= 400 * 1024
+
+
+def _targets(text: str) -> Iterator[str]:
+    """The paths that an update expression writes."""
+    for section in re.findall(r"(?:SET|REMOVE|ADD|DELETE) .*?(?=$| (?:SET|REMOVE|ADD|DELETE) )", text):
+        depth, action = 0, ""
+        for character in section.partition(" ")[2] + ",":
+            depth += {"(": 1, ")": -1}.get(character, 0)
+            if character == "," and not depth:
+                yield re.split(r"[\s=]", action.strip())[0]
+                action = ""
+            else:
+                action += character
+
+
+def _path(target: str, names: Mapping[str, str]) -> list[str]:
+    return [names.get(part, part) for part in re.findall(r"#\w+|\[\d+\]", target)]
+
+
+def _check_value(value: Mapping[str, Any]) -> None:
+    ((kind, inner),) = value.items()
+    match kind:
+        case "N":
+            assert re.fullmatch(r"-?\d{1,38}", inner), f"{inner} is no whole number"
+        case "SS":
+            assert inner, "an empty set"
+        case "L":
+            for each in inner:
+                _check_value(each)
+        case "M":
+            for each in inner.values():
+                _check_value(each)
+        case _:
+            assert kind in {"S", "BOOL"}, kind
+
+
+class Place:
+    """A table on a server."""
+
+    def __init__(self, server: DynamoDBServer, *, tells_old: bool) -> None:
+        self.server = server
+        self.reads_more = 0 if tells_old else 1
+        self.name = f"test-{uuid.uuid4().hex[:12]}"
+        self.client = self.connect()
+        create_table(self.client, self.name)
+
+    def connect(self, **config: Any) -> Any:
+        """A client whose every request is checked."""
+        settings: Any = {
+            "connect_timeout": 5,
+            "read_timeout": 5,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+        }
+        made = boto3.client("dynamodb", endpoint_url=self.server.endpoint_url, config=Config(**(settings | config)))
+        made.meta.events.register("provide-client-params.dynamodb", check)
+        return made
+
+    def item(self, pk: str, sk: str = "lease") -> dict[str, Any]:
+        """An item as it stands; empty if there is none."""
+        found = self.client.get_item(TableName=self.name, Key={"pk": {"S": pk}, "sk": {"S": sk}}, ConsistentRead=True)
+        return {
+            name: {"SS": sorted(value["SS"])} if "SS" in value else value
+            for name, value in found.get("Item", {}).items()
+        }
+
+    def items(self, pk: str) -> list[str]:
+        """The sort keys of all items of a key."""
+        found = self.client.query(
+            TableName=self.name,
+            KeyConditionExpression="#pk = :pk",
+            ExpressionAttributeNames={"#pk": "pk"},
+            ExpressionAttributeValues={":pk": {"S": pk}},
+        )
+        return sorted(each["sk"]["S"] for each in found["Items"])
+
+    def change(self, pk: str, expression: str, **values: Any) -> None:
+        """Change a lease item as somebody else would."""
+        words = set(re.findall(r"#\w+", expression))
+        request: dict[str, Any] = {
+            "TableName": self.name,
+            "Key": {"pk": {"S": pk}, "sk": {"S": "lease"}},
+            "UpdateExpression": expression,
+            "ExpressionAttributeNames": {word: word[1:] for word in words},
+        }
+        if values:
+            request["ExpressionAttributeValues"] = {f":{name}": value for name, value in values.items()}
+        self.client.update_item(**request)
+
+
+class Wire:
+    """One provider of its own client: what it sends is counted, and the next requests may have faults."""
+
+    def __init__(self, place: Place, clock: FakeClock, prefix: str, *, skew_ms: int = 1_000, **config: Any) -> None:
+        self.client = place.connect(**config)
+        self.client.meta.events.register("before-send.dynamodb", self._before_send)
+        self.provider = DynamoDBProvider(
+            table_name=place.name,
+            client=self.client,
+            key_prefix=prefix,
+            max_clock_skew_ms=skew_ms,
+            clock=clock,
+        )
+        self.sent: list[str] = []
+        self.faults: list[Fault | None] = []
+        self._line = URLLib3Session(timeout=5)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+        self._line.close()
+
+    def _before_send(self, request: Any, **_: Any) -> None:
+        target = request.headers["X-Amz-Target"]
+        self.sent.append((target.decode() if isinstance(target, bytes) else target).partition(".")[2])
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None:
+            fault(request)
+
+    def count(self, call: Callable[[DynamoDBProvider], Any]) -> tuple[Any, list[str]]:
+        """What a call answers, and the requests that it sent."""
+        self.sent.clear()
+        answer = call(self.provider)
+        return answer, list(self.sent)
+
+    # --- faults
+
+    def reply_lost(self, request: Any) -> None:
+        """It is applied, and the answer never comes."""
+        self._line.send(request)
+        raise ReadTimeoutError(endpoint_url=request.url)
+
+    def request_lost(self, request: Any) -> None:
+        """It never arrives."""
+        raise ReadTimeoutError(endpoint_url=request.url)
+
+    def copied_later(self, into: list[Callable[[], Any]]) -> Fault:
+        """It is lost here, and a copy of it is kept that arrives when the test lets it."""
+
+        def fault(request: Any) -> None:
+            into.append(lambda: self._line.send(request))
+            raise ReadTimeoutError(endpoint_url=request.url)
+
+        return fault
