@@ -429,10 +429,10 @@ class _Desk:
                 return source.answer(409, {"error": "LeaseBusy", "message": message}, _RETRY_AFTER)
             case Busy():
                 return source.answer(200, {"status": "skipped", **said})
-            case Idle():  # stored, but not promised (M3)
+            case Idle():  # a late copy of a claim whose run has failed since: its source knows
                 raise LeaseUnavailable(
-                    f"message {call.message.id!r} of key {call.name!r} waits for a pause, its own or under "
-                    "on_error='block' that of an older one, and nobody was told that it is safe: deliver it again",
+                    f"message {call.message.id!r} of key {call.name!r} was claimed by this call before and failed: "
+                    "nobody was told that it is safe, so deliver it again",
                     key=call.name,
                 )
 

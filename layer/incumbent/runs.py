@@ -239,9 +239,22 @@ class _Stay:
     def serve(self) -> Outcome:
         """Walk the diagram on top of this module."""
         claim = self.claim()
-        if not isinstance(claim, _Tenure):
-            return claim
-        tenure: _Tenure | None = claim
+        while isinstance(claim, _Tenure):
+            self.go_on(claim)
+            if self.own_error is not None:
+                raise self.own_error
+            if self.own is not None:
+                return self.own
+            if self.call.message is None:
+                return Ran()
+            if self.own_is_promised:
+                return Later(why="behind")
+            # The key is free, and the own message waits behind a pause: a claim of it now promises it (M3).
+            claim = self.claim()
+        return claim
+
+    def go_on(self, tenure: _Tenure | None) -> None:
+        """Run one message after the other, for as long as there is a next one and it is ours."""
         while tenure is not None:
             if self.must_not_wait(tenure):
                 behind = [message.id for message in tenure.messages]
@@ -255,15 +268,7 @@ class _Stay:
                     raise
                 # Somebody else's message: it is still stored. What came of the own one stands, and is the answer.
                 self.tell("store_error", owner=run.lease.owner, error=describe(error))
-                break
-        if self.own_error is not None:
-            raise self.own_error
-        if self.own is not None:
-            return self.own
-        if self.call.message is None:
-            return Ran()
-        # Without a promise it waits behind a pause, and nobody may be told "accepted" (M3).
-        return Later(why="behind") if self.own_is_promised else Idle()
+                return
 
     def must_not_wait(self, tenure: _Tenure) -> bool:
         """Whether somebody waits for the answer, older messages go first, and they can be handed over."""

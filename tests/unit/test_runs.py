@@ -21,6 +21,7 @@ from incumbent import (
     NoopLeaseProvider,
     Origin,
     Policy,
+    Released,
     RetryLater,
     Routed,
     Stop,
@@ -899,13 +900,13 @@ def test_own_message_that_raises_after_it_was_promised_stays(line: Line) -> None
     assert [(seen.id, seen.attempt) for seen in line.ran] == [("m1", 1), ("m1", 2), ("m2", 1)]
 
 
-def test_source_that_retries_during_the_pause_is_not_told_accepted(line: Line) -> None:
-    """It finds its message paused and nobody running: it may come again; after the pause it runs it."""
+def test_source_that_retries_during_the_pause_is_told_that_it_waits(line: Line) -> None:
+    """M3, M11: it is ours to retry: nothing runs early, and after the pause whoever comes first runs it."""
     line.during["m1"] = lambda *_: (line.come("m1"), raising(ValueError("broken"))())
     with pytest.raises(ValueError, match="broken"):
         line.come("m1")
     line.during.clear()
-    assert line.come("m1") == Idle()
+    assert line.come("m1") == Duplicate(state="waiting")
     line.clock.advance(1_000)
     assert line.come("m1") == Ran(result="result of m1")
     assert [(seen.id, seen.attempt) for seen in line.ran] == [("m1", 1), ("m1", 2)]
@@ -1237,17 +1238,35 @@ def test_full_mailbox_and_large_message_are_told(line: Line) -> None:
 # --- nobody is told "accepted" without a promise
 
 
-def test_message_behind_a_paused_one_is_not_accepted(line: Line) -> None:
-    """on_error="block": an older one failed and pauses; the own is stored, but not promised: its source comes again."""
+def test_message_behind_a_paused_one_is_promised_before_it_is_accepted(line: Line) -> None:
+    """on_error="block": an older one fails and pauses, and the own one is not reached: it is claimed once more."""
     line.settings = Settings(policy=Policy(on_error="block"))
     line.leave("m1")
     line.during["m1"] = raising(ValueError("broken"))
-    assert line.come("m2") == Idle()
+    assert line.come("m2") == Duplicate(state="waiting")
     assert line.order == ["m1"]
-    assert [(message.id, message.promised) for message in line.mail] == [("m1", True), ("m2", False)]
-    assert line.come("m2") == Idle()
+    assert [(message.id, message.attempt, message.promised) for message in line.mail] == [
+        ("m1", 1, True),
+        ("m2", 0, True),
+    ]
     line.clock.advance(1_000)
     line.during.clear()
+    line.come("m3")
+    assert line.order == ["m1", "m1", "m2", "m3"]
+
+
+def test_message_that_became_due_meanwhile_is_run_after_all(line: Line) -> None:
+    """The pause that it waited behind was over before it was claimed once more."""
+    line.settings = Settings(policy=Policy(on_error="block"))
+    line.leave("m1")
+    line.during["m1"] = lambda *_: raising(ValueError("broken"))() if len(line.ran) == 1 else "well"
+
+    def released(answer: Any) -> Any:
+        if isinstance(answer, Released):
+            line.clock.advance(1_000)
+        return answer
+
+    line.store.after["settle"] = released
     assert line.come("m2") == Ran(result="result of m2")
     assert line.order == ["m1", "m1", "m2"]
 
