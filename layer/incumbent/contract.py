@@ -32,7 +32,9 @@ Rules of the mailbox
 M1   Write first: ``claim`` stores the message and tries to own the key in one step. In this order: (1) owned by the
      caller already, ``Claimed``; (2) handled or dead within the window, ``Duplicate``; (3) waiting with a live owner,
      ``Duplicate``, or ``Routed`` if this very call stored it; (4) waiting with no owner, ``Claimed``; (5) otherwise it
-     is stored, ``Claimed`` or ``Routed``. Without a message only if something is due, else ``Busy`` or ``Idle``.
+     is stored, ``Claimed`` or ``Routed``. In (4) and (5), with nothing due (it pauses, or is blocked by one that does,
+     M6), it is promised and the key stays free: ``Duplicate``, or ``Routed`` by the call that stored it. Without a
+     message only if something is due, else ``Busy`` or ``Idle``.
 M2   Close only when empty: ``settle`` frees the key only if nothing due waits, atomically with the check; otherwise
      the key passes to the successor in the same step.
 M3   Promised: a message is promised from the moment anybody was told it is safe, and the mark is written before the
@@ -151,8 +153,8 @@ class Mailbox(Protocol):
 
         ``handled``: leave. ``failed``: due again after a pause, or dead (M6). ``dropped``: the caller's own event,
         whose source is told of the failure; leaves unless it is promised (M3), in which case it has failed.
-        ``deferred``: stay at their place, promised, their delivery not counted. What is not named stays, as after a
-        crash. With neither ``next_owner`` nor ``ticket`` the key is freed whatever waits (M8).
+        ``deferred``: stay at their place, promised, their delivery to this run not counted. What is not named stays,
+        as after a crash. With neither ``next_owner`` nor ``ticket`` the key is freed whatever waits (M8).
 
         Raises ``LeaseLost`` when the caller's lease is over: then nothing was settled (R3).
         """

@@ -401,7 +401,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return promised, Known(state="running" if running else "waiting", owner=state.owner)
         # (4) it waits and nobody owns: now this caller's
         mine = _change(state, [message.id], lambda m: replace(m, by=owner, promised=m.promised or as_ticket))
-        return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message.id)
+        return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=stored)
     if live:  # (5) stored behind an owner
         if not route:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
@@ -411,7 +411,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         return routed, Accepted(owner=state.owner, stored=len(routed.mail))
     # (5) stored and owned, however full the mailbox is (M7)
     mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
-    return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message.id)
+    return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message)
 
 
 def _claim_again(
@@ -437,9 +437,12 @@ def _own(
     policy: Policy,
     origin: Origin | None,
     as_ticket: bool,
-    wanted: str | None = None,
-) -> tuple[KeyState, Granted | Known | Nothing]:
-    """Grant the key and give its oldest due message to the new owner; a ticket is given none (M6)."""
+    wanted: Stored | None = None,
+) -> tuple[KeyState, Granted | Accepted | Known | Nothing]:
+    """Grant the key and give its oldest due message to the new owner; a ticket is given none (M6).
+
+    ``wanted`` is the caller's own message, as it stood before.
+    """
     blocks = policy.on_error == "block"
     new = replace(_grant(state, owner, now_ms, ttl_ms), block=blocks, origin=origin or state.origin)
     if as_ticket:
@@ -447,11 +450,17 @@ def _own(
     new = _deliver(new, now_ms, policy.max_attempts)
     if given(new):
         return new, _granted(new, now_ms)
-    # All that was due was out of attempts: nobody has anything to run.
+    # Nobody has anything to run: all that was due was out of attempts, or the caller's own message is not due.
     freed = _free(new, now_ms, Left(how="released", owner=owner, successor=None, fence=new.fence))
-    if wanted is not None and all(message.id != wanted for message in freed.mail):
+    if wanted is None:
+        return freed, "nothing due"
+    if all(message.id != wanted.id for message in freed.mail):
         return freed, Known(state="dead", owner=None)
-    return freed, "nothing due"
+    # It pauses, or waits behind one that does: ours to run when it is due (M6, M8), so it is promised (M3).
+    promised = _change(freed, [wanted.id], lambda m: replace(m, promised=True, by=wanted.by))
+    if wanted.by == owner:
+        return promised, Accepted(owner=None, stored=len(promised.mail))
+    return promised, Known(state="waiting", owner=None)
 
 
 def settle(
@@ -485,7 +494,7 @@ def settle(
             state = _remove(state, message, "failed", now_ms)
         elif message.id in failures:  # M3: what is promised, even meanwhile, is ours to retry
             state = _fail(state, message, failures[message.id], now_ms, policy)
-    state = _forget(_change(state, deferred, _put_back), now_ms, policy.window_ms)
+    state = _forget(_put_back(state, deferred), now_ms, policy.window_ms)
     state = replace(state, block=policy.on_error == "block")
 
     settled = Left(how="settled", owner=owner, successor=None, fence=state.fence)
@@ -522,9 +531,18 @@ def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, polic
     )
 
 
-def _put_back(message: Stored) -> Stored:
-    """A deferred message: promised from now on, at its place, its delivery not counted."""
-    return replace(message, attempts=max(0, message.attempts - 1), given=0, promised=True)
+def _put_back(state: KeyState, ids: Sequence[str]) -> KeyState:
+    """Deferred messages: promised from now on, at their place, what this tenure was given of them not counted."""
+    return _change(
+        state,
+        ids,
+        lambda message: replace(
+            message,
+            attempts=message.attempts - 1 if message.given == state.fence else message.attempts,
+            given=0,
+            promised=True,
+        ),
+    )
 
 
 def _settled_before(

@@ -127,7 +127,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The message is stored and promised; ``owner`` holds the key, or ``None`` where the holder has just left.
+    """The message is stored and promised; ``owner`` holds the key, or ``None`` where nobody does at this moment.
 
     ``waiting`` is how many messages the key stores now, where the store said so.
     """

@@ -17,8 +17,9 @@ local function record_origin()
     end
 end
 
--- Grants the key and gives its oldest due message to the new owner; a ticket is given none (M6, M9).
-local function own(wanted)
+-- Grants the key and gives its oldest due message to the new owner; a ticket is given none (M6, M9). `wanted` is the
+-- caller's own message, `by` the claim whose it was before.
+local function own(wanted, by)
     grant(owner, ttl)
     k.block = block == '1'
     note('block', block)
@@ -28,14 +29,23 @@ local function own(wanted)
         return granted('claimed', {})
     end
     deliver(max_attempts, window)
-    if #given() == 0 then -- all that was due was out of attempts: nobody has anything to run
-        free('released', owner, k.fence)
+    if #given() > 0 then
         finish_mail()
-        if wanted and not is_stored(wanted) then return { 'duplicate', 'dead', '', buried } end
-        return { 'idle', buried }
+        return granted('claimed', {})
+    end
+    -- Nobody has anything to run: all that was due was out of attempts, or the caller's own message is not due.
+    free('released', owner, k.fence)
+    local answer = { 'idle', buried }
+    if wanted then answer = { 'duplicate', 'dead', '', buried } end
+    for _, message in ipairs(k.mail) do
+        if message.id == wanted and not message.gone then
+            promise(message) -- it pauses, or waits behind one that does: ours to run when it is due (M3, M6, M8)
+            message.meta.by = by
+            answer = by == owner and { 'routed', '', k.stored } or { 'duplicate', 'waiting', '', buried }
+        end
     end
     finish_mail()
-    return granted('claimed', {})
+    return answer
 end
 
 local refusal = load()
@@ -95,10 +105,11 @@ end
 
 refusal = load_mail()
 if refusal then return refusal end
+local by = owner
 if waits then -- (4) it waits and nobody owns: now this caller's
     for _, message in ipairs(k.mail) do
         if message.id == id then
-            message.meta.by = owner
+            by, message.meta.by = message.meta.by, owner
             message.changed = true
             if as_ticket then promise(message) end
         end
@@ -106,4 +117,4 @@ if waits then -- (4) it waits and nobody owns: now this caller's
 else -- (5) stored and owned, however full the mailbox is (M7)
     store(id, body, { by = owner, promised = as_ticket })
 end
-return own(id)
+return own(id, by)

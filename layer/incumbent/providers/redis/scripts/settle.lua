@@ -59,8 +59,9 @@ local function settle(message, entry)
     if entry.outcome == 'handled' then
         trace('h', message, window)
         remove(message)
-    elseif entry.outcome == 'deferred' then -- stays at its place, promised, its delivery not counted
-        meta.attempts, meta.given, meta.promised = math.max(0, meta.attempts - 1), '0', true
+    elseif entry.outcome == 'deferred' then -- stays at its place, promised, its delivery in this tenure not counted
+        if meta.given == k.fence then meta.attempts = meta.attempts - 1 end
+        meta.given, meta.promised = '0', true
         message.changed = true
     elseif entry.outcome == 'dropped' and not meta.promised then -- its source is told, and keeps it (M3)
         trace('f', message, window)
