@@ -12,6 +12,7 @@ from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynalite
+from tests.unit.wire import check
 
 
 class Place(boto3.session.Session):
@@ -29,6 +30,7 @@ class Place(boto3.session.Session):
         config: Any = options["config"].merge(Config(max_pool_connections=32))
         if config.read_timeout not in self._clients:
             made: Any = super().client(service_name, endpoint_url=self._endpoint_url, config=config)
+            made.meta.events.register("provide-client-params.dynamodb", check)
             self._clients[config.read_timeout] = made
         return self._clients[config.read_timeout]
 

@@ -1,11 +1,14 @@
 """What goes over the wire to DynamoDB: counted, checked against what AWS refuses, and cut where a test wants it."""
 
+import io
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import boto3
+import urllib3
+from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.config import Config
 from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
@@ -20,7 +23,7 @@ _FUNCTIONS = {"contains", "attribute_exists", "attribute_not_exists", "if_not_ex
 _WORDS = frozenset({"AND", "OR", "NOT", *_VERBS, *_FUNCTIONS})
 _TOKEN = re.compile(r"[#:]?\w+|<=|>=|<>|[-+=<>(),.\[\]]|\s+")
 
-Fault = Callable[[Any], None]
+Fault = Callable[[Any], Any]
 
 
 def check(params: Mapping[str, Any], **_: Any) -> None:
@@ -92,7 +95,13 @@ class Place:
         self.reads_more = 0 if tells_old else 1
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.client = self.connect()
+        self.spare: list[Any] = []  # clients that no test uses at the moment: it takes long to make one
         create_table(self.client, self.name)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in (self.client, *self.spare):
+            client.close()
 
     def connect(self, **config: Any) -> Any:
         """A client whose every request is checked."""
@@ -140,31 +149,31 @@ class Place:
 class Wire:
     """One provider of its own client: what it sends is counted, and the next requests may have faults."""
 
-    def __init__(self, place: Place, clock: FakeClock, prefix: str, *, skew_ms: int = 1_000, **config: Any) -> None:
-        self.client = place.connect(**config)
+    def __init__(self, place: Place, clock: FakeClock, prefix: str, **config: Any) -> None:
+        self._place = place
+        self._config = config
+        self.client = place.spare.pop() if place.spare and not config else place.connect(**config)
         self.client.meta.events.register("before-send.dynamodb", self._before_send)
-        self.provider = DynamoDBProvider(
-            table_name=place.name,
-            client=self.client,
-            key_prefix=prefix,
-            max_clock_skew_ms=skew_ms,
-            clock=clock,
-        )
+        self.provider = DynamoDBProvider(table_name=place.name, client=self.client, key_prefix=prefix, clock=clock)
         self.sent: list[str] = []
         self.faults: list[Fault | None] = []
         self._line = URLLib3Session(timeout=5)
 
     def close(self) -> None:
-        """Close the connections."""
-        self.client.close()
+        """Leave the client to the next test."""
         self._line.close()
+        self.client.meta.events.unregister("before-send.dynamodb", self._before_send)
+        if self._config:
+            self.client.close()
+        else:
+            self._place.spare.append(self.client)
 
-    def _before_send(self, request: Any, **_: Any) -> None:
+    def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
         target = request.headers["X-Amz-Target"]
         self.sent.append((target.decode() if isinstance(target, bytes) else target).partition(".")[2])
         fault = self.faults.pop(0) if self.faults else None
-        if fault is not None:
-            fault(request)
+        instead = fault(request) if fault is not None else None
+        return instead if isinstance(instead, AWSResponse) else None
 
     def count(self, call: Callable[[DynamoDBProvider], Any]) -> tuple[Any, list[str]]:
         """What a call answers, and the requests that it sent."""
@@ -182,6 +191,17 @@ class Wire:
     def request_lost(self, request: Any) -> None:
         """It never arrives."""
         raise ReadTimeoutError(endpoint_url=request.url)
+
+    def answered(self, code: str, status: int) -> Fault:
+        """It never arrives, and DynamoDB says no."""
+
+        def fault(request: Any) -> AWSResponse:
+            body = f'{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"said so"}}'.encode()
+            raw = urllib3.HTTPResponse(body=io.BytesIO(body), status=status, preload_content=False)
+            headers: Any = HeadersDict({"content-length": str(len(body))})
+            return AWSResponse(request.url, status, headers, raw)
+
+        return fault
 
     def copied_later(self, into: list[Callable[[], Any]]) -> Fault:
         """It is lost here, and a copy of it is kept that arrives when the test lets it."""
