@@ -92,6 +92,12 @@ def test_orphans_age_begins_with_the_first_that_is_due() -> None:
     assert rules.orphaned_since(only, NOW + 9_000) == NOW + 5_000
 
 
+def test_orphans_age_is_that_of_its_longest_waiting_message() -> None:
+    """M8: stored after the key was freed, as a dead letter that is put back."""
+    state = KeyState(expires_ms=NOW, mail=(stored(1, now=NOW + 20), stored(2, now=NOW + 10)))
+    assert rules.orphaned_since(state, NOW + 30) == NOW + 10
+
+
 def test_key_that_nobody_knows_is_no_orphan() -> None:
     """M8: nothing is due."""
     assert rules.orphaned_since(KeyState(), NOW) is None
