@@ -177,16 +177,37 @@ class Claiming(MailSubject):
         assert ids(provider.peek(key)) == []
         self.claimed(provider, key, "C", 1)
 
-    def test_claim_of_a_paused_message_does_not_run_it_early(self, provider: MailboxProvider, key: str) -> None:
-        """M6, M5: its source tries again during the pause: nothing is stored twice, nothing is owned."""
+    def test_claim_of_a_paused_message_is_a_duplicate(self, provider: MailboxProvider, key: str) -> None:
+        """M6, M3: its source tries again during the pause: it waits, promised from now on, and does not run early."""
         self.claimed(provider, key, "A", 1)
         provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)])
-        answer = provider.claim(key, "B", TTL_MS, message(1))
-        assert not isinstance(answer, Claimed | Routed)
-        assert provider.get_lease_owner(key) is None
-        assert [(each.id, each.attempt) for each in provider.peek(key)] == [("m1", 1)]
+        assert [each.promised for each in provider.peek(key)] == [False]
+        for _ in range(2):  # R8: the same again
+            assert provider.claim(key, "B", TTL_MS, message(1)) == Duplicate(state="waiting", owner=None)
+            assert provider.get_lease_owner(key) is None
+        assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m1", 1, True)]
         self.pass_time(1_000)
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", 1).messages] == [("m1", 2)]
+
+    def test_message_behind_a_paused_one_is_routed_though_nobody_owns(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """M6: on_error="block": strict order leaves nothing to run now: it is stored and promised, and the key free."""
+        policy = Policy(on_error="block")
+        self.claimed(provider, key, "A", 1, policy=policy)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy)
+        assert self.routed(provider, key, "B", 2, policy=policy).owner is None
+        assert self.routed(provider, key, "B", 2, policy=policy).owner is None
+        assert provider.claim(key, "C", TTL_MS, message(2), policy=policy) == Duplicate(state="waiting", owner=None)
+        assert provider.get_lease_owner(key) is None
+        assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [
+            ("m1", 1, False),
+            ("m2", 0, True),
+        ]
+        self.pass_time(1_000)
+        answer = self.claimed(provider, key, "D", None, policy=policy)
+        assert ids(answer.messages) == ["m1"]
+        assert answer.waiting == 1
 
     def test_older_message_goes_first(self, provider: MailboxProvider, key: str) -> None:
         """M4: the claimer is given the oldest due message; its own waits."""

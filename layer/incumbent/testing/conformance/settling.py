@@ -482,6 +482,14 @@ class Settling(MailSubject):
             ("m2", 1)
         ]
 
+    def test_delivery_to_an_earlier_run_stays_counted(self, provider: MailboxProvider, key: str) -> None:
+        """M6: who defers takes back its own delivery, not the one that killed the run before."""
+        self.claimed(provider, key, "A", 1)
+        self.expire()
+        provider.acquire_lease(key, "B", TTL_MS)
+        assert provider.settle(key, "B", ttl_ms=TTL_MS, deferred=["m1"]) == Released(left=1)
+        assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m1", 1, True)]
+
     def test_deferred_message_goes_on_under_the_successor(self, provider: MailboxProvider, key: str) -> None:
         """M6: however often it is deferred, it never runs out of attempts."""
         policy = Policy(max_attempts=2)
