@@ -16,13 +16,14 @@ from tests.mutants.faults import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = 2
+IGNORED = shutil.ignore_patterns("__pycache__", ".*")
 
 
 def killer(mutant: Mutant) -> str | None:
     """The first test that fails on a copy of the package with the fault; ``None`` if none does."""
     with tempfile.TemporaryDirectory() as folder:
         layer = Path(folder) / "layer"
-        shutil.copytree(ROOT / "layer" / "incumbent", layer / "incumbent", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "layer" / "incumbent", layer / "incumbent", ignore=IGNORED)
         file = layer / "incumbent" / mutant.file
         file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
         done = subprocess.run(
