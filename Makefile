@@ -5,6 +5,8 @@ VENV ?= .venv
 PROVIDER ?= redis
 BIN := $(VENV)/bin
 DYNALITE := .dynalite
+SAM := .sam
+RUNTIME := 3.13
 CODE := $(wildcard layer tests benchmarks)
 FUNCTIONS := $(wildcard functions/*)
 TEMPLATE := $(wildcard template.yaml)
@@ -14,19 +16,28 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/python -m pip
 
+# In `found`: an interpreter of that release, on PATH or of pyenv's; empty where there is none.
+find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/bin/python; do \
+  if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
+
 .DEFAULT_GOAL := help
-.PHONY: mutants help setup demo test lint format test-all pins clean
+.PHONY: help setup sam demo test bench lint format test-all mutants pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.installed $(DYNALITE)/.installed ## make .venv with the pinned packages, once
 
+sam: $(SAM)/.installed ## make what building and running the application as Lambda would takes, once
+
 demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
-test: setup lint ## lint, then every test, with coverage
+test: setup sam lint ## lint, then every test, with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term
+
+bench: setup ## measure what a cold start and a call cost, beside others
+	$(foreach figures,$(wildcard benchmarks/*.py),$(BIN)/python $(figures) &&) true
 
 lint: $(VENV)/.installed ## style, types, the direction of imports, the template
 	$(BIN)/ruff check .
@@ -42,10 +53,7 @@ format: $(VENV)/.installed ## put the code into its one format
 
 test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 	@for version in 3.12 3.13; do \
-	  found=; \
-	  for python in python$$version "$$HOME"/.pyenv/versions/$$version.*/bin/python; do \
-	    if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; \
-	  done; \
+	  $(call find_python,$$version); \
 	  if [ -z "$$found" ]; then echo "Python $$version is not here: left out."; continue; fi; \
 	  $(MAKE) --no-print-directory test PYTHON="$$found" VENV=.venv-$$version || exit 1; \
 	done
@@ -53,7 +61,7 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 mutants: setup ## break the code in each listed way, and see which test notices
 	$(BIN)/python -m tests.mutants
 
-pins: ## make constraints.txt anew from the newest releases that pyproject.toml allows
+pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releases
 	rm -rf .venv-pins
 	$(PYTHON) -m venv .venv-pins
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq hatchling editables
@@ -61,10 +69,15 @@ pins: ## make constraints.txt anew from the newest releases that pyproject.toml 
 	head -n 1 constraints.txt > constraints.new
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip freeze --exclude-editable >> constraints.new
 	mv constraints.new constraints.txt
-	rm -rf .venv-pins
+	@$(call find_python,$(RUNTIME)); "$${found:?no Python $(RUNTIME) here}" -m venv .venv-sam
+	PIP_CONSTRAINT= .venv-sam/bin/python -m pip install -qq aws-sam-cli
+	head -n 1 tests/sam/requirements.txt > constraints.new
+	PIP_CONSTRAINT= .venv-sam/bin/python -m pip freeze >> constraints.new
+	mv constraints.new tests/sam/requirements.txt
+	rm -rf .venv-pins .venv-sam
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-3.* $(DYNALITE) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-3.* $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # The stamps come last, so that an installation that was cut off is made again.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -81,4 +94,18 @@ $(DYNALITE)/.installed: tests/dynalite/package.json tests/dynalite/package-lock.
 	  cp $^ $(DYNALITE)/ && npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
 	else \
 	  echo "npm is not here: the tests leave dynalite out, the second implementation of DynamoDB."; \
+	fi
+
+# Two environments: SAM CLI's, whose python is the one that `sam build` looks for; and one as bare as Lambda's runtime,
+# with its client and boto3, in which nothing of ours can be found by accident.
+$(SAM)/.installed: tests/sam/requirements.txt constraints.txt
+	@mkdir -p $(SAM)
+	@$(call find_python,$(RUNTIME)); \
+	if [ -z "$$found" ]; then \
+	  echo "Python $(RUNTIME) is not here: the tests leave out what sam build makes."; \
+	else \
+	  rm -rf $(SAM)/cli $(SAM)/runtime && "$$found" -m venv $(SAM)/cli && "$$found" -m venv $(SAM)/runtime && \
+	  PIP_CONSTRAINT=$(CURDIR)/$< $(SAM)/cli/bin/python -m pip install -qq --no-compile -r $< && \
+	  $(SAM)/runtime/bin/python -m pip install -qq awslambdaric boto3 && \
+	  touch $@; \
 	fi

@@ -1,0 +1,91 @@
+"""What `sam build` makes of the application, for all tests of it; and where that is left out, the reason."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAM = ROOT / ".sam"
+SIZE: pytest.StashKey[str] = pytest.StashKey()
+
+
+def why_no_sam() -> str | None:
+    """Why nothing can be built here, for people to read; None when it can."""
+    if not (SAM / ".installed").exists():
+        return "SAM CLI is not installed: `make sam` does it where Python 3.13 is"
+    return None
+
+
+def pytest_configure() -> None:
+    """Refuse to run without SAM CLI where it was said that it must be there."""
+    reason = why_no_sam()
+    if reason is not None and os.environ.get("INCUMBENT_REQUIRE_SAM") == "1":
+        raise pytest.UsageError(f"INCUMBENT_REQUIRE_SAM is 1, but {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how large the layer has become, or why that is not known."""
+    line = config.stash.get(SIZE, None)
+    if line is not None:
+        terminalreporter.write_line(line)
+    elif (reason := why_no_sam()) is not None:
+        terminalreporter.write_line(f"left out: what `sam build` makes: {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The folder that `sam build` has made, and a Python as bare as Lambda's to run it."""
+
+    folder: Path
+    python: Path
+
+    @property
+    def template(self) -> Path:
+        """The template that names the built folders."""
+        return self.folder / "template.yaml"
+
+    @property
+    def layer(self) -> Path:
+        """What comes before everything on the functions' path."""
+        return self.folder / "IncumbentLayer" / "python"
+
+
+def sam(*words: str, home: Path) -> "subprocess.CompletedProcess[str]":
+    """Run SAM CLI in the project's folder, with nothing of ours around it; its own python is the one it builds with."""
+    own: Mapping[str, str] = {
+        "AWS_DEFAULT_REGION": "eu-central-1",  # it wants one, and asks nobody there
+        "HOME": str(home),
+        "PATH": f"{SAM / 'cli' / 'bin'}:/usr/bin:/bin",
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "SAM_CLI_TELEMETRY": "0",
+    }
+    pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    return subprocess.run(
+        [str(SAM / "cli" / "bin" / "sam"), *words],
+        cwd=ROOT,
+        env={**pip, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def sam_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home for SAM CLI's own files."""
+    if (reason := why_no_sam()) is not None:
+        pytest.skip(reason)
+    return tmp_path_factory.mktemp("sam-home")
+
+
+@pytest.fixture(scope="session")
+def built(sam_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The application, built as `sam build` builds it from this folder."""
+    folder = tmp_path_factory.mktemp("built")
+    done = sam("build", "--no-cached", "--build-dir", str(folder), home=sam_home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Built(folder=folder, python=SAM / "runtime" / "bin" / "python")

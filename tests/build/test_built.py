@@ -1,0 +1,240 @@
+"""What `sam build` makes: the layer holds what it should and no more, and the built functions run with it."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incumbent import Message, Origin
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.local import FunctionSpec, LocalLambda, LogLine
+from incumbent.local.report import Answer, Fact, read_facts, summarise
+from incumbent.local.stores import prepared
+from incumbent.providers import from_env
+from tests.build.conftest import ROOT, SIZE, Built, sam
+
+EVENTS = ROOT / "events"
+PACKAGES = {"aws_lambda_powertools", "incumbent", "jmespath", "redis", "typing_extensions"}
+MOST_BYTES = 12 * 1024 * 1024
+
+
+def test_sam_finds_nothing_wrong(sam_home: Path) -> None:
+    """`sam validate --lint`: the template, and what SAM makes of it."""
+    done = sam("validate", "--lint", home=sam_home)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def files(folder: Path) -> list[Path]:
+    """Every file below a folder, as paths from there."""
+    return sorted(each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
+
+
+class TestLayer:
+    """What every function has on its path."""
+
+    def test_package_is_in_it_whole(self, built: Built) -> None:
+        """Each module, each script, and the mark of a typed package: as they stand in the source."""
+        source = ROOT / "layer" / "incumbent"
+        ours = [each for each in files(source) if each.suffix in {".py", ".lua", ".typed"}]
+        assert len([each for each in ours if each.suffix == ".lua"]) > 10
+        assert files(built.layer / "incumbent") == ours
+        for each in ours:
+            assert (built.layer / "incumbent" / each).read_bytes() == (source / each).read_bytes(), each
+
+    def test_nothing_for_development_is_in_it(self, built: Built) -> None:
+        """Its requirements and they alone: no pytest, no moto, and no boto3, which is the runtime's."""
+        top = {each.name for each in built.layer.iterdir()}
+        kept = {name for name in top if not re.search(r"\.(dist-info|data)$", name)} - {"requirements.txt"}
+        assert {name.removesuffix(".py") for name in kept} == PACKAGES
+        told = {name.split("-")[0].lower().replace("_", "-") for name in top if name.endswith(".dist-info")}
+        wanted = (ROOT / "layer" / "requirements.txt").read_text("utf-8")
+        pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w-]+)==", wanted, re.MULTILINE)}
+        assert told == pinned
+
+    def test_layer_has_the_pinned_releases(self, built: Built) -> None:
+        """The same ones that the tests run with."""
+        wanted = (ROOT / "layer" / "requirements.txt").read_text("utf-8")
+        pins = dict(re.findall(r"^([\w-]+)==(\S+)", wanted, re.MULTILINE))
+        tested = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
+        for name, version in pins.items():
+            assert list(built.layer.glob(f"{name.replace('-', '_')}-{version}.dist-info")), name
+            assert tested[name if name in tested else name.replace("-", "_")] == version
+
+    def test_nothing_is_compiled_for_another_processor(self, built: Built) -> None:
+        """No machine code at all: arm64 or x86_64 makes no difference. A wheel that says otherwise is seen here."""
+        compiled = [each for each in files(built.layer) if each.suffix in {".so", ".pyd", ".dylib", ".pyc"}]
+        assert compiled == []
+        for each in files(built.folder):
+            with (built.folder / each).open("rb") as file:
+                assert file.read(4) != b"\x7fELF", each
+        for wheel in built.layer.glob("*.dist-info/WHEEL"):
+            assert set(re.findall(r"^Tag: (.*)$", wheel.read_text("utf-8"), re.MULTILINE)) <= {
+                "py3-none-any",
+                "py2-none-any",
+            }, wheel
+
+    def test_layer_stays_small(self, built: Built, pytestconfig: pytest.Config) -> None:
+        """Lambda loads it at each cold start, and allows 250 MB with the function; its size is told at the end."""
+        sizes = [(built.layer / each).stat().st_size for each in files(built.layer)]
+        own = sum((built.layer / "incumbent" / each).stat().st_size for each in files(built.layer / "incumbent"))
+        pytestconfig.stash[SIZE] = (
+            f"the built layer: {sum(sizes) / 1024**2:.1f} MB in {len(sizes)} files, {own / 1024**2:.1f} MB of it ours"
+        )
+        assert sum(sizes) < MOST_BYTES
+
+    def test_layer_is_all_that_an_import_needs(self, built: Built) -> None:
+        """On a Python with boto3 and the runtime client, as Lambda has it; and it is the built one that is imported."""
+        program = (
+            "import incumbent, incumbent.providers.redis, incumbent.providers.dynamodb, incumbent.powertools, sys;"
+            "incumbent.powertools.PowertoolsMetrics('x');"
+            "print(incumbent.__version__, incumbent.__file__, *sys.version_info[:2])"
+        )
+        done = subprocess.run(
+            [built.python, "-W", "error", "-c", program],
+            env={"PYTHONPATH": str(built.layer), "PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        version, file, *python = done.stdout.split()
+        assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
+        assert Path(file).is_relative_to(built.layer)
+        assert python == ["3", "13"]
+
+
+@dataclass(slots=True)
+class Application:
+    """The built application, running, and everything that it printed."""
+
+    cloud: LocalLambda
+    functions: list[FunctionSpec]
+    env: dict[str, str]
+    printed: list[LogLine]
+
+    def invoke(self, function: str, event: Any) -> Any:
+        """Invoke once and return the answer; a failure shows with its log."""
+        invocation = self.cloud.invoke(function, event)
+        assert invocation.ok, "\n".join(line.text for line in invocation.logs)
+        return invocation.payload
+
+    @property
+    def facts(self) -> list[Fact]:
+        """All that was told."""
+        return [fact for line in self.printed for fact in read_facts(line.text)]
+
+    def runs_of(self, message_id: str) -> list[str | None]:
+        """How each run of a message ended."""
+        return [fact.outcome for fact in self.facts if fact.fact == "run_ended" and message_id in fact.message_ids]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sum of each metric in CloudWatch's format."""
+        sums: dict[str, float] = {}
+        for line in list(self.printed):
+            if line.text.startswith('{"_aws"'):
+                blob = json.loads(line.text)
+                (directive,) = blob["_aws"]["CloudWatchMetrics"]
+                assert directive["Namespace"] == "local"
+                for metric in directive["Metrics"]:
+                    sums[metric["Name"]] = sums.get(metric["Name"], 0) + sum(blob[metric["Name"]])
+        return sums
+
+
+def without_parameter_store(function: FunctionSpec) -> FunctionSpec:
+    """The webhook takes its secret from the environment where no parameter is named: there is no Parameter Store."""
+    environment = {**function.environment}
+    if environment.pop("SLACK_SIGNING_SECRET_PARAMETER", None):
+        environment["SLACK_SIGNING_SECRET"] = "example-signing-secret"
+    return replace(function, environment=environment)
+
+
+@pytest.fixture(scope="module", params=["redis", "dynamodb"])
+def application(request: pytest.FixtureRequest, built: Built) -> Iterator[Application]:
+    """The built application on a Valkey, then on moto, under a Python as bare as Lambda's."""
+    parameters = {"SlackSigningSecretParameter": "/chat/slack-signing-secret"}
+    with prepared(built.template, request.param, parameters=parameters) as ready:
+        printed: list[LogLine] = []
+        env = {**ready.env, "INCUMBENT_TRACE": "1", "THINK_MS": "20"}
+        functions = [without_parameter_store(function) for function in ready.functions]
+        with LocalLambda(functions, env=env, python=str(built.python), concurrency=3, on_log=printed.append) as cloud:
+            names = {"INCUMBENT_REDIS_URL", "INCUMBENT_TABLE_NAME"}
+            told = {name: value for name, value in functions[0].environment.items() if name in names}
+            yield Application(cloud, functions, {**env, **told}, printed)
+
+
+def load(name: str) -> Any:
+    """Read one sample event."""
+    return json.loads((EVENTS / f"{name}.json").read_text("utf-8"))
+
+
+def chat(thread_id: str, text: str) -> Any:
+    """A message to a thread, as the HTTP API sends it."""
+    event = load("chat-message")
+    event["body"] = json.dumps({"thread_id": thread_id, "text": text})
+    event["requestContext"]["requestId"] = text
+    return event
+
+
+class TestFunctions:
+    """The built functions do their work, with the built layer and nothing else."""
+
+    def test_burst_of_chat_messages_is_answered_by_one_owner_a_thread(self, application: Application) -> None:
+        """Twelve at once for two threads: each is answered or accepted, each runs once, and no two runs overlap."""
+        cloud = application.cloud
+        sent = {f"{thread}-{n}": chat(thread, f"{thread}-{n}") for n in range(6) for thread in ("one", "two")}
+        pending = [cloud.submit("ThreadFunction", event, label=label) for label, event in sent.items()]
+        answers = [each.result().payload["statusCode"] for each in pending]
+        cloud.wait_idle()
+        assert set(answers) <= {200, 202}
+        assert 200 in answers
+        summary = summarise(application.facts, [Answer.of(invocation) for invocation in cloud.invocations])
+        assert (summary.sent, summary.handled_once, summary.lost, summary.overlaps) == (12, 12, (), ())
+
+    def test_batches_of_both_queues_are_applied(self, application: Application) -> None:
+        """Record by record, and delivered again they change nothing."""
+        for name in ("sqs-standard", "sqs-fifo"):
+            batch = load(name)
+            for record in batch["Records"]:
+                record["messageId"] = f"{name}-{record['messageId']}"
+            for _ in range(2):
+                assert application.invoke("OrdersFunction", batch) == {"batchItemFailures": []}
+            application.cloud.wait_idle()
+            for record in batch["Records"]:
+                assert application.runs_of(record["messageId"]) == ["handled"]
+
+    def test_signed_webhook_wakes_the_thread(self, application: Application) -> None:
+        """Slack is answered at once, and the message runs in the other function."""
+        event = load("slack")
+        assert application.invoke("WebhookFunction", event)["statusCode"] == 200
+        application.cloud.wait_idle()
+        assert application.runs_of(json.loads(event["body"])["event_id"]) == ["handled"]
+
+    def test_sweeper_wakes_who_was_left_behind(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An owner died with its message: the next pass finds it, and the thread's function runs it."""
+        for name, value in application.env.items():
+            monkeypatch.setenv(name, value)
+        mailbox: Any = from_env()
+        (thread,) = (spec for spec in application.functions if spec.logical_id == "ThreadFunction")
+        message = Message(id="left-behind", event=chat("left", "left-behind"))
+        origin = Origin(keyspace=thread.name, target=thread.arn)
+        mailbox.claim(f"{thread.name}/left", "died", 10, message, origin=origin)
+        while not application.invoke("SweeperFunction", {})["woken"]:
+            SYSTEM_CLOCK.sleep_ms(100)  # the dead owner's lease, and DynamoDB's skew, have to pass
+        application.cloud.wait_idle()
+        assert application.runs_of("left-behind") == ["handled"]
+
+    def test_metrics_are_printed_for_cloudwatch(self, application: Application) -> None:
+        """Under the stack's name: what was run in the tests before, and at least one pass of the sweeper."""
+        application.invoke("ThreadFunction", chat("measured", "measured"))
+        application.invoke("SweeperFunction", {})
+        found = application.metrics
+        assert found["RunCompleted"] >= 1
+        assert found["SweeperRan"] >= 1
+        assert found["HoldMs"] >= 20
