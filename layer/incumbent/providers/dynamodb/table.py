@@ -108,7 +108,6 @@ class Table:
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
-        self._returns_old = False
 
     def client(self, call: Call) -> "DynamoDBClient":
         """The client that was given, or one of our own whose waits suit the ttl; it is made when first needed.
@@ -162,9 +161,8 @@ class Table:
                 doubt = doubt or _tried_inside(client, error.response)
                 refused: Mapping[str, Any] = error.response
                 old = refused.get("Item")
-                if old is None and not self._returns_old:
+                if old is None:  # there is none, or this store does not tell
                     return sent
-                self._returns_old = True  # from now on a refusal without one means that there is no item
                 return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
             doubt = doubt or _tried_inside(client, found)
             record = self._decode(call, found["Attributes"])
