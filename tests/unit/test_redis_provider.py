@@ -967,6 +967,16 @@ class TestFormats:
             box.provider.take("k", "A", TTL_MS)
         assert box.everything() == before
 
+    def test_message_without_its_own_meta_is_refused(self, box: Box) -> None:
+        """Though as many are there as there are messages."""
+        lay(box, GOLDEN)
+        box.bare.hdel(box.of["meta"], "m1")
+        box.bare.hset(box.of["meta"], "m9", GOLDEN["meta"]["m2"])
+        before = box.everything()
+        with pytest.raises(StoredFormatUnknown, match="missing"):
+            box.provider.take("k", "A", TTL_MS)
+        assert box.everything() == before
+
     @CALL
     @pytest.mark.parametrize("record", ["lease", *COMPANIONS])
     def test_value_of_another_type_is_an_error_and_left_alone(self, box: Box, name: str, record: str) -> None:
