@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SAM = ROOT / ".sam"
+# Read before the tests' own environment is made, which knows none of our variables.
+REQUIRED = os.environ.get("INCUMBENT_REQUIRE_SAM") == "1"
 SIZE: pytest.StashKey[str] = pytest.StashKey()
 
 
@@ -18,13 +20,6 @@ def why_no_sam() -> str | None:
     if not (SAM / ".installed").exists():
         return "SAM CLI is not installed: `make sam` does it where Python 3.13 is"
     return None
-
-
-def pytest_configure() -> None:
-    """Refuse to run without SAM CLI where it was said that it must be there."""
-    reason = why_no_sam()
-    if reason is not None and os.environ.get("INCUMBENT_REQUIRE_SAM") == "1":
-        raise pytest.UsageError(f"INCUMBENT_REQUIRE_SAM is 1, but {reason}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -78,6 +73,8 @@ def sam(*words: str, home: Path) -> "subprocess.CompletedProcess[str]":
 def sam_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home for SAM CLI's own files."""
     if (reason := why_no_sam()) is not None:
+        if REQUIRED:
+            pytest.fail(f"INCUMBENT_REQUIRE_SAM is 1, but {reason}")
         pytest.skip(reason)
     return tmp_path_factory.mktemp("sam-home")
 
