@@ -227,7 +227,7 @@ class TestHeartbeat:
         """A lease and its heartbeat, in a network that has worked so far."""
         provider = store.provider(clock)
         claimed = provider.claim(KEY, "A", TTL_MS, message(1))
-        assert claimed is not None
+        assert isinstance(claimed, Claimed)
         losses: list[LeaseLost] = []
         errors: list[Exception] = []
         store.network.forget()
@@ -447,7 +447,7 @@ class TestInjectedClients:
         with pytest.raises(ConfigurationError, match="read_timeout"):
             provider.acquire_lease(KEY, "A", 19_999)
         table = Table("t", client=None, session=None, config=Config(user_agent_extra="x"), clock=SYSTEM_CLOCK)
-        client = table.client(Call(name="beat", key=KEY, pk="p", ttl_ms=1_000))
+        client: Any = table.client(Call(name="beat", key=KEY, pk="p", ttl_ms=1_000))
         settings: Any = client.meta.config
         assert settings.read_timeout == 0.25
         client.close()
@@ -455,7 +455,7 @@ class TestInjectedClients:
     @staticmethod
     def refuses(store: Store, provider: Any, ttl_ms: int, what: str) -> None:
         """Every call with that ttl, and nothing is sent."""
-        for step in (
+        steps: tuple[Callable[[], object], ...] = (
             lambda: provider.acquire_lease(KEY, "A", ttl_ms),
             lambda: provider.renew_lease(KEY, "A", ttl_ms),
             lambda: provider.transfer_lease(KEY, "A", "B", ttl_ms),
@@ -463,7 +463,8 @@ class TestInjectedClients:
             lambda: provider.settle(KEY, "A", ttl_ms=ttl_ms),
             lambda: provider.beat(KEY, "A", ttl_ms),
             lambda: provider.take(KEY, "A", ttl_ms),
-        ):
+        )
+        for step in steps:
             with pytest.raises(ConfigurationError, match=what) as error:
                 step()
             assert error.value.key == KEY
