@@ -1,7 +1,8 @@
 """The DynamoDB provider under the suite: moto behind one lock, and dynalite, which is strict where moto is not."""
 
+import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import boto3
@@ -9,8 +10,10 @@ import pytest
 from botocore.config import Config
 
 from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.dynamodb.grants import Grants
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
+from incumbent.testing.conformance.walks import ARCHIVE_STEPS, MAILBOX_STEPS, Walking
 from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynalite
 from tests.unit.wire import check
 
@@ -80,6 +83,72 @@ class _OnDynamoDB(MailboxConformance, ArchiveConformance):
 
     def pass_time(self, ms: int) -> None:
         """All clients share the test's clock."""
+        self.clock.advance(ms)
+
+
+def remembered(provider: DynamoDBProvider) -> Grants:
+    """What a provider remembers; a walk in which owners come back must be able to make it forget."""
+    return provider._grants  # noqa: SLF001 - nothing but this test has a use for it
+
+
+class Several:
+    """Several providers of one store, each call by any of them: what one remembers of a grant is often not the latest.
+
+    An owner string is good for one tenure (R2): who began it is asked to forget what the others remember.
+    """
+
+    def __init__(self, providers: Sequence[DynamoDBProvider], seed: int) -> None:
+        self._providers = providers
+        self._chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+
+    def __getattr__(self, name: str) -> Any:
+        chosen = self._chance.choice(self._providers)
+        call = getattr(chosen, name)
+        if name not in {"acquire_lease", "claim"}:
+            return call
+
+        def begins(key: str, owner: str, *args: Any, **more: Any) -> Any:
+            answer = call(key, owner, *args, **more)
+            fence = remembered(chosen).recall(key, owner)[0]
+            for other in self._providers:
+                if remembered(other).recall(key, owner)[0] != fence:
+                    remembered(other).forget(key, owner)
+            return answer
+
+        return begins
+
+
+class TestSeveral(Walking):
+    """What a provider remembers costs a request more where it is wrong, and never an answer."""
+
+    place: Place
+
+    @pytest.fixture(autouse=True)
+    def _place(self, request: pytest.FixtureRequest) -> None:
+        quicker = "dynalite_place" if why_no_dynalite() is None else "moto_place"
+        self.place = request.getfixturevalue(quicker)
+
+    @pytest.mark.parametrize("number", range(1_000, 1_012))
+    def test_every_answer_of_several_providers_is_the_references(self, number: int) -> None:
+        """R2, M10: they differ in what they remember, and answer alike."""
+        clock, prefix = FakeClock(), f"test-{uuid.uuid4().hex[:12]}"
+        self.skew_ms = 1_000 * (number % 2)
+        self.clock = clock
+        providers = [
+            DynamoDBProvider(
+                table_name=self.place.table,
+                boto3_session=self.place,
+                key_prefix=prefix,
+                max_clock_skew_ms=self.skew_ms,
+                clock=clock,
+            )
+            for _ in range(3)
+        ]
+        steps = MAILBOX_STEPS if number % 3 else ARCHIVE_STEPS
+        self.follow(Several(providers, number), "key", number, steps)
+
+    def pass_time(self, ms: int) -> None:
+        """All share the test's clock."""
         self.clock.advance(ms)
 
 
