@@ -99,8 +99,6 @@ class Claiming:
         """Go on from the quick claim until there is something to say."""
         for _ in range(MOST_ROUNDS):
             if answer.applied and answer.said is not None:
-                if isinstance(answer.said, rules.Accepted) and self.steps.owner(answer) is None:
-                    return self._own_what_is_stored(answer)
                 return answer, answer.said
             record = answer.record
             new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
@@ -116,6 +114,8 @@ class Claiming:
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
             else:  # that the key is held was decided by the refusal: the clock is not asked again
                 answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
+                if answer.applied and self.steps.owner(answer) is None:
+                    return self._own_what_is_stored(answer)
         raise contended(self.call)
 
     def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:

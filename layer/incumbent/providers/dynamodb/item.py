@@ -59,7 +59,7 @@ MOST_BODY_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included
 # the traces of 768 messages and the errors of 1,000, is less than what is left of 400 KiB (H59).
 MOST_ITEM_BYTES = 216 * 1024
 KEPT_S = 14 * 86_400  # bodies that a crash left behind, and dead letters
-IDLE_S = 8 * 86_400  # a key without owner and messages: its traces last 7 days at most, its fence a day longer
+IDLE_S = KEPT_S + 86_400  # a key without owner and messages: whom to wake is known as long as its dead letters are kept
 
 # What this version knows of a message in ``mail``.
 FIELDS = frozenset({"id", "body", "ref", "by", "promised", "stored", "attempts", "due", "given", "error"})

@@ -61,8 +61,8 @@ class DynamoDBProvider:
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
     that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
     claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
-    holder leaves; one more for each dead letter, and for a refusal by a store that returns no old item. A body over
-    2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it.
+    holder leaves; one more for each dead letter, and for a refusal that tells no old item, as where there is none. A
+    body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
