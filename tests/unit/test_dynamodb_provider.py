@@ -576,7 +576,7 @@ def test_golden_record_of_an_idle_key(moto: Bench) -> None:
             ]
         },
         "orphan_since": {"N": str(at_ms)},
-        "expires_on": {"N": str(at_ms // 1_000 + 8 * 86_400)},
+        "expires_on": {"N": str(at_ms // 1_000 + 15 * 86_400)},
     }
 
 
@@ -703,7 +703,7 @@ def test_attribute_for_ttl_is_whole_seconds_of_an_idle_key_only(bench: Bench) ->
     bench.a.provider.acquire_lease("k", "A", TTL_MS)
     assert expires_on() is None
     bench.a.provider.release_lease("k", "A")
-    assert expires_on() == {"N": str(NOW_MS // 1_000 + 8 * 86_400)}
+    assert expires_on() == {"N": str(NOW_MS // 1_000 + 15 * 86_400)}
     claim(bench.a, "B", 1)
     assert expires_on() is None
     settle(bench.a, "B", failed=[Failure(id="m1", error="no")])
@@ -715,6 +715,11 @@ def test_attribute_for_ttl_is_whole_seconds_of_an_idle_key_only(bench: Bench) ->
     assert bench.a.provider.claim("k", "D", TTL_MS, message(2)) is not None
     bench.expire()
     assert expires_on() is None
+
+
+def test_record_outlives_the_dead_letters_of_its_key(bench: Bench) -> None:
+    """Whom to wake for a letter that is put back stands in it (M6, M8)."""
+    assert item.IDLE_S > item.KEPT_S
 
 
 def test_lease_is_not_over_because_ttl_has_not_taken_it(bench: Bench) -> None:
@@ -731,7 +736,7 @@ def test_fence_grows_after_ttl_took_the_record(bench: Bench) -> None:
     first = bench.a.provider.acquire_lease("k", "A", TTL_MS).fence
     bench.a.provider.release_lease("k", "A")
     bench.place.client.delete_item(TableName=bench.place.name, Key={"pk": {"S": bench.pk()}, "sk": {"S": "lease"}})
-    bench.clock.advance(8 * 86_400_000)
+    bench.clock.advance(15 * 86_400_000)
     second = bench.a.provider.acquire_lease("k", "B", TTL_MS).fence
     assert first is not None
     assert second is not None
