@@ -77,5 +77,6 @@ class LambdaWaker:
             InvocationType="Event",
             Payload=json.dumps(wake.to_event()).encode(),
         )
+        answer["Payload"].read()  # empty, and read so that the connection is free for the next wake
         if answer["StatusCode"] != 202:  # noqa: PLR2004 - "accepted", the only success of an asynchronous invoke
             raise IncumbentError(f"Lambda answered {answer['StatusCode']} to the wake of {wake.target}", key=wake.key)

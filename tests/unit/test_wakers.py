@@ -1,0 +1,206 @@
+"""The resume event is small, versioned and told from every other; Lambda's waker sends it or says that it could not."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from incumbent import ConfigurationError, IncumbentError, LambdaWaker, Wake
+from tests.unit.stage import ARN
+
+EVENTS = Path(__file__).parents[2] / "events"
+WAKE = Wake(key="orders/k", ticket="ticket.abc", target=ARN, hops=3)
+EVENT = {"incumbent": {"v": 1, "key": "orders/k", "ticket": "ticket.abc", "hops": 3}}
+
+
+def test_resume_event_is_versioned_json() -> None:
+    """Key, ticket and hops; not the target, which is who gets it."""
+    assert WAKE.to_event() == EVENT
+    assert Wake.from_event(json.loads(json.dumps(EVENT))) == Wake(
+        key="orders/k", ticket="ticket.abc", target=None, hops=3
+    )
+
+
+def test_resume_event_without_a_ticket_is_the_sweepers() -> None:
+    """Whoever gets it claims the key if something is due."""
+    wake = Wake(key="orders/k", ticket=None, target=ARN)
+    assert Wake.from_event(wake.to_event()) == Wake(key="orders/k", ticket=None, target=None, hops=0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"v": 2},
+        {"v": "1"},
+        {"v": None},
+        {"key": ""},
+        {"key": None},
+        {"key": 7},
+        {"ticket": ""},
+        {"ticket": 7},
+        {"ticket": ["ticket.abc"]},
+        {"hops": -1},
+        {"hops": "3"},
+        {"hops": 1.5},
+        {"hops": None},
+    ],
+    ids=repr,
+)
+def test_forged_resume_event_is_none(changed: Mapping[str, Any]) -> None:
+    """It is then an event like any other, which has a key by the user's rule or none."""
+    assert Wake.from_event({"incumbent": {**EVENT["incumbent"], **changed}}) is None
+
+
+@pytest.mark.parametrize("missing", ["v", "key", "ticket", "hops"])
+def test_resume_event_that_lacks_something_is_none(missing: str) -> None:
+    """A version says what is in it."""
+    inner = {name: value for name, value in EVENT["incumbent"].items() if name != missing}
+    assert Wake.from_event({"incumbent": inner}) is None
+
+
+@pytest.mark.parametrize(
+    "event", [None, "incumbent", [], {}, {"incumbent": None}, {"incumbent": "text"}, {**EVENT, "more": 1}], ids=repr
+)
+def test_other_events_are_none(event: Any) -> None:
+    """Also one that has such a part beside others: an HTTP body cannot smuggle one in."""
+    assert Wake.from_event(event) is None
+
+
+@pytest.mark.parametrize("file", sorted(EVENTS.glob("*.json")), ids=lambda file: file.stem)
+def test_no_sample_event_is_a_resume_event(file: Path) -> None:
+    """None of the sources looks like it."""
+    assert Wake.from_event(json.loads(file.read_text("utf-8"))) is None
+
+
+# --- Lambda's waker, on the real client
+
+
+@dataclass(slots=True)
+class Lambda:
+    """The Invoke API as far as a waker sees it: notes what it is asked, answers with ``status``."""
+
+    url: str = ""
+    status: int = 202
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    callers: list[Any] = field(default_factory=list)
+
+    def client(self, **config: Any) -> Any:
+        """A real client of it."""
+        return boto3.client("lambda", endpoint_url=self.url, config=Config(**config))
+
+
+@pytest.fixture
+def invoke_api() -> Iterator[Lambda]:
+    """An endpoint of this machine."""
+    api = Lambda()
+
+    class Endpoint(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            api.callers.append(self.client_address)
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            api.asked.append((unquote(self.path), self.headers["x-amz-invocation-type"], body))
+            self.send_response(api.status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        api.url = f"http://127.0.0.1:{server.server_port}"
+        yield api
+        server.shutdown()
+        thread.join()
+
+
+def test_waker_invokes_the_target_asynchronously(invoke_api: Lambda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the ARN as it was invoked, its alias kept; the client is its own."""
+    # H47: self-invoke goes to the wrong alias: bolt-python #864.
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", invoke_api.url)
+    waker = LambdaWaker()
+    waker(WAKE)
+    waker(WAKE)
+    path = f"/2015-03-31/functions/{ARN}/invocations"
+    assert invoke_api.asked == [(path, "Event", EVENT)] * 2
+    assert len(set(invoke_api.callers)) == 1  # over one connection
+    waker._client.close()  # noqa: SLF001 - a process keeps it, a test does not
+
+
+def test_waker_waits_for_seconds_and_not_for_minutes(invoke_api: Lambda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore's own waits are 60 s: as long as many an invocation."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", invoke_api.url)
+    waker = LambdaWaker()
+    waker(WAKE)
+    config = waker._client.meta.config  # noqa: SLF001 - it cannot be seen from outside
+    assert (config.connect_timeout, config.read_timeout) == (1, 3)
+    assert config.retries["total_max_attempts"] == 2
+    waker._client.close()  # noqa: SLF001 - as above
+
+
+def test_waker_uses_the_client_that_it_is_given(invoke_api: Lambda) -> None:
+    """It keeps its settings."""
+    client = invoke_api.client()
+    LambdaWaker(client)(WAKE)
+    assert len(invoke_api.asked) == 1
+    client.close()
+
+
+def test_waker_makes_no_client_before_its_first_wake() -> None:
+    """A function that never hands over does not pay for boto3."""
+    assert LambdaWaker()._client is None  # noqa: SLF001 - it cannot be seen from outside
+
+
+def test_wake_without_a_target_says_what_to_set() -> None:
+    """Nothing is sent."""
+    with pytest.raises(ConfigurationError, match="INCUMBENT_TARGET") as error:
+        LambdaWaker()(Wake(key="orders/k", ticket="t", target=None))
+    assert error.value.key == "orders/k"
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 429, 500])
+def test_refused_wake_raises(invoke_api: Lambda, status: int) -> None:
+    """Whoever calls it takes the ticket back."""
+    client = invoke_api.client(retries={"total_max_attempts": 1})
+    invoke_api.status = status
+    with pytest.raises(ClientError):
+        LambdaWaker(client)(WAKE)
+    client.close()
+
+
+def test_wake_that_reaches_nobody_raises(invoke_api: Lambda) -> None:
+    """A network that is not there."""
+    client = boto3.client("lambda", endpoint_url="http://127.0.0.1:9", config=Config(retries={"total_max_attempts": 1}))
+    with pytest.raises(BotoCoreError):
+        LambdaWaker(client)(WAKE)
+    client.close()
+
+
+def test_answer_that_is_not_accepted_raises(invoke_api: Lambda) -> None:
+    """A success of another kind promises nothing."""
+    client = invoke_api.client()
+    invoke_api.status = 200
+    with pytest.raises(IncumbentError, match="answered 200") as error:
+        LambdaWaker(client)(WAKE)
+    assert error.value.key == "orders/k"
+    client.close()
+
+
+def test_any_callable_is_a_waker() -> None:
+    """A queue, a scheduler: it gets the wake, and what it raises is a failure."""
+    sent: list[Wake] = []
+    waker: Callable[[Wake], None] = sent.append
+    waker(WAKE)
+    assert sent == [WAKE]
