@@ -409,9 +409,16 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, "full"
         routed = replace(state, mail=(*state.mail, replace(message, promised=True)))
         return routed, Accepted(owner=state.owner, stored=len(routed.mail))
-    # (5) stored and owned, however full the mailbox is (M7)
+    # (5) stored and owned, however full the mailbox is, unless it would only wait behind a message that blocks (M7)
+    if len(state.mail) >= policy.max_pending and not as_ticket and _is_blocked(state, now_ms, policy):
+        return state, "full"
     mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
     return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message)
+
+
+def _is_blocked(state: KeyState, now_ms: int, policy: Policy) -> bool:
+    """Whether who finds the key free would have nothing to run, since a paused message blocks all others (M6)."""
+    return policy.on_error == "block" and not due(replace(state, owner=None, block=True), now_ms)
 
 
 def _claim_again(

@@ -4,7 +4,7 @@
 import pytest
 
 from incumbent.contract import is_archive
-from incumbent.testing.conformance.mail import EVERYTHING, failure, ids, message
+from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, WALKS, Walking
 from incumbent.values import Claimed, Continued, Duplicate, Failure, Idle, Message, Policy, Released
@@ -51,7 +51,7 @@ class ArchiveConformance(Walking):
         policy = Policy(max_attempts=2)
         provider.claim(key, "A", TTL_MS, message(1), policy=policy)
         provider.settle(key, "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="first é")], policy=policy)
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         provider.claim(key, "B", TTL_MS, None, policy=policy)
         provider.settle(key, "B", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="second é\n🐍")], policy=policy)
         (letter,) = provider.dead_letters(key, EVERYTHING)

@@ -4,7 +4,7 @@
 import pytest
 
 from incumbent.errors import MailboxFull, MessageTooLarge
-from incumbent.testing.conformance.mail import MailSubject, failure, ids, message, same
+from incumbent.testing.conformance.mail import PAUSE_MS, MailSubject, failure, ids, message, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Busy, Claimed, Duplicate, Idle, Message, Policy, Released, Routed
 
@@ -186,7 +186,7 @@ class Claiming(MailSubject):
             assert provider.claim(key, "B", TTL_MS, message(1)) == Duplicate(state="waiting", owner=None)
             assert provider.get_lease_owner(key) is None
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m1", 1, True)]
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", 1).messages] == [("m1", 2)]
 
     def test_message_behind_a_paused_one_is_routed_though_nobody_owns(
@@ -204,7 +204,7 @@ class Claiming(MailSubject):
             ("m1", 1, False),
             ("m2", 0, True),
         ]
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         answer = self.claimed(provider, key, "D", None, policy=policy)
         assert ids(answer.messages) == ["m1"]
         assert answer.waiting == 1
@@ -369,6 +369,24 @@ class Claiming(MailSubject):
         assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
         with pytest.raises(MailboxFull):
             provider.claim(key, "D", TTL_MS, message(4), policy=policy)
+
+    def test_full_mailbox_behind_a_paused_message_refuses_on_a_free_key(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """M7: on_error="block": who has nothing to run is routed, and that is bounded; not who finds something due."""
+        policy = Policy(on_error="block", max_pending=2)
+        self.claimed(provider, key, "A", 1, policy=policy)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy)
+        self.routed(provider, key, "B", 2, policy=policy)
+        with pytest.raises(MailboxFull):
+            provider.claim(key, "C", TTL_MS, message(3), policy=policy)
+        assert provider.get_lease_owner(key) is None
+        assert ids(provider.peek(key)) == ["m1", "m2"]
+        assert provider.claim(key, "D", TTL_MS, message(2), policy=policy) == Duplicate(state="waiting", owner=None)
+        self.pass_time(PAUSE_MS)
+        answer = self.claimed(provider, key, "E", 3, policy=policy)
+        assert ids(answer.messages) == ["m1"]
+        assert answer.waiting == 2
 
     def test_message_may_be_as_large_as_the_limit_to_the_byte(self, provider: MailboxProvider, key: str) -> None:
         """M7: bytes of UTF-8, not characters; one more is refused and nothing stored."""

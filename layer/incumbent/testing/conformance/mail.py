@@ -8,6 +8,7 @@ from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider, Subje
 from incumbent.values import Claimed, Continued, Failure, Message, Orphan, Routed
 
 EVERYTHING = 10_000
+PAUSE_MS = 20_000  # of a failed message: long, so that on a busy machine it is not over by itself
 
 
 def message(number: int | str = 1) -> Message:
@@ -15,7 +16,7 @@ def message(number: int | str = 1) -> Message:
     return Message(id=f"m{number}", event={"text": f"message {number}"})
 
 
-def failure(number: int | str = 1, *, after_ms: int | None = None) -> Failure:
+def failure(number: int | str = 1, *, after_ms: int | None = PAUSE_MS) -> Failure:
     """That message's run raised."""
     return Failure(id=f"m{number}", error=f"failed {number}", after_ms=after_ms)
 

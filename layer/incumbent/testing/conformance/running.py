@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from incumbent.errors import LeaseLost
-from incumbent.testing.conformance.mail import EVERYTHING, MailSubject, failure, ids, message
+from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, MailSubject, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Claimed, Continued, Duplicate, Origin, Policy, Released
 
@@ -38,7 +38,7 @@ class Running(MailSubject):
         self.routed(provider, key, "B", 2)
         self.continued(provider, key, "A", "A2", failed=[failure(1)])
         assert provider.beat(key, "A2", TTL_MS).waiting == 0
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         assert provider.beat(key, "A2", TTL_MS).waiting == 1
 
     def test_beat_does_not_count_what_is_blocked(self, provider: MailboxProvider, key: str) -> None:
@@ -50,7 +50,7 @@ class Running(MailSubject):
         provider.acquire_lease(key, "C", TTL_MS)
         assert provider.beat(key, "C", TTL_MS).waiting == 0
         assert list(provider.take(key, "C", TTL_MS)) == []
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         assert provider.beat(key, "C", TTL_MS).waiting == 2
 
     def test_stranger_cannot_beat_or_take(self, provider: MailboxProvider, key: str) -> None:
@@ -112,7 +112,7 @@ class Running(MailSubject):
         self.routed(provider, key, "C", 3)
         provider.take(key, "A", TTL_MS)
         provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1), failure(2), failure(3)])
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         answer: Claimed | Continued = self.claimed(provider, key, "D", 4)
         assert ids(answer.messages) == ["m1"]
         assert answer.waiting == 3

@@ -5,7 +5,7 @@ import pytest
 
 from incumbent.contract import is_mailbox
 from incumbent.errors import LeaseLost
-from incumbent.testing.conformance.mail import MailSubject, failure, ids, message, same
+from incumbent.testing.conformance.mail import PAUSE_MS, MailSubject, failure, ids, message, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Duplicate, Failure, Idle, Policy, Released
 
@@ -263,7 +263,7 @@ class Settling(MailSubject):
         (stored,) = provider.peek(key)
         assert (stored.id, stored.promised, stored.last_error) == ("m1", True, "failed 1")
         assert provider.claim(key, "C", TTL_MS, None) == Idle()
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", None).messages] == [("m1", 2)]
 
     def test_late_copy_of_a_failed_claim_stores_nothing(self, provider: MailboxProvider, key: str) -> None:
@@ -295,10 +295,10 @@ class Settling(MailSubject):
         """M6: not due one millisecond before its pause has passed, due at it, a longer pause each time."""
         self.claimed(provider, key, "A1", 1)
         for number in range(1, failures):
-            provider.settle(key, f"A{number}", ttl_ms=TTL_MS, failed=[failure(1)])
+            provider.settle(key, f"A{number}", ttl_ms=TTL_MS, failed=[failure(1, after_ms=None)])
             self.pass_time(300_000)
             self.claimed(provider, key, f"A{number + 1}", None)
-        answer = provider.settle(key, f"A{failures}", ttl_ms=TTL_MS, failed=[failure(1)], next_owner="B")
+        answer = provider.settle(key, f"A{failures}", ttl_ms=TTL_MS, failed=[failure(1, after_ms=None)], next_owner="B")
         assert answer == Released(left=1)
         rest_ms = self.pass_almost(pause_ms)
         assert provider.claim(key, "C", TTL_MS, None) == Idle()
@@ -323,7 +323,7 @@ class Settling(MailSubject):
             key, "A", ttl_ms=TTL_MS, handled=["m1"], failed=[failure(2)], next_owner="A2"
         ) == Released(left=1)
         assert provider.claim(key, "C", TTL_MS, None) == Idle()
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", None).messages] == [("m2", 1)]
 
     def test_last_error_is_kept_as_it_was(self, provider: MailboxProvider, key: str) -> None:
@@ -349,7 +349,7 @@ class Settling(MailSubject):
         policy = Policy(pauses_ms=(20_000, 40_000), max_attempts=9)
         self.claimed(provider, key, "A0", 1, policy=policy)
         for number, pause_ms in enumerate((20_000, 40_000, 40_000, 40_000)):
-            provider.settle(key, f"A{number}", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy)
+            provider.settle(key, f"A{number}", ttl_ms=TTL_MS, failed=[failure(1, after_ms=None)], policy=policy)
             rest_ms = self.pass_almost(pause_ms)
             assert provider.claim(key, f"A{number + 1}", TTL_MS, None, policy=policy) == Idle()
             self.pass_time(rest_ms)
@@ -364,7 +364,7 @@ class Settling(MailSubject):
         answer = self.continued(provider, key, "A", "A2", failed=[failure(1)])
         assert ids(answer.messages) == ["m2"]
         assert answer.waiting == 1
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         answer = self.continued(provider, key, "A2", "A3", handled=["m2"])
         assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
         assert answer.waiting == 1
@@ -379,7 +379,7 @@ class Settling(MailSubject):
         assert answer == Released(left=2)
         assert provider.claim(key, "C", TTL_MS, None, policy=policy) == Idle()
         assert self.own_orphans(provider, key) == []
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         again = self.claimed(provider, key, "C", None, policy=policy)
         assert ids(again.messages) == ["m1"]
         assert again.waiting == 1
@@ -399,7 +399,7 @@ class Settling(MailSubject):
         policy = Policy(max_attempts=2)
         self.claimed(provider, key, "A", 1, policy=policy)
         assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy) == Released(left=1)
-        self.pass_time(1_000)
+        self.pass_time(PAUSE_MS)
         self.claimed(provider, key, "B", None, policy=policy)
         assert provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy) == Released(left=0)
         assert ids(provider.peek(key)) == []

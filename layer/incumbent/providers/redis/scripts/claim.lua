@@ -114,7 +114,11 @@ if waits then -- (4) it waits and nobody owns: now this caller's
             if as_ticket then promise(message) end
         end
     end
-else -- (5) stored and owned, however full the mailbox is (M7)
+else -- (5) stored and owned, however full the mailbox is, unless it would only wait behind one that blocks (M7)
+    if block == '1' and k.stored >= max_pending and not as_ticket then
+        k.block = true
+        if #due(nil) == 0 then return { 'full' } end
+    end
     store(id, body, { by = owner, promised = as_ticket })
 end
 return own(id, by)
