@@ -1,0 +1,331 @@
+"""Seeded bugs, each a rule left out: the simulation must find every one of them, or it would not see the real ones.
+
+The names of the first are those under which the rules were found; the shortest account of why each rule is there is
+what happens without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from incumbent import rules
+from incumbent.rules import Ended, KeyState, Stored
+from tests.simulation.asking import NO_BUGS, Bugs
+from tests.simulation.store import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One bug: in the rules, in a provider, or in the runtime.
+
+    ``breaks`` are the rules that may show it, ``scenario`` is where it shows soon, ``store`` where alone it can.
+    """
+
+    name: str
+    says: str
+    breaks: tuple[str, ...]
+    scenario: str
+    rules: Rules = field(default_factory=Rules)
+    bugs: Bugs = NO_BUGS
+    joins_heartbeat: bool = True
+    notices_loss: bool = True
+    store: str | None = None
+
+
+FAITHFUL = Mutant(name="", says="all as it should be", breaks=(), scenario="")
+
+
+class _WithoutBy(Rules):
+    """A repeated claim does not know its own message."""
+
+    @staticmethod
+    def claim(state: KeyState, now_ms: int, owner: str, *rest: Any, **more: Any) -> Any:
+        mine = {message.id for message in state.mail if message.by == owner}
+        blind = replace(
+            state,
+            mail=tuple(replace(message, by="" if message.id in mine else message.by) for message in state.mail),
+            ended=tuple(
+                replace(trace, by="") if trace.by == owner and trace.outcome != "failed" else trace
+                for trace in state.ended
+            ),
+        )
+        after, said = rules.claim(blind, now_ms, owner, *rest, **more)
+        if after == blind:
+            return state, said
+        seeing = tuple(replace(message, by=owner) if message.id in mine else message for message in after.mail)
+        return replace(after, mail=seeing, ended=state.ended if after.ended == blind.ended else after.ended), said
+
+
+class _WithoutDupclaim(Rules):
+    """A message that waits on a free key is called a duplicate, and nobody runs it."""
+
+    @staticmethod
+    def claim(
+        state: KeyState, now_ms: int, owner: str, ttl_ms: int, message: Stored | None, *, skew_ms: int = 0, **more: Any
+    ) -> Any:
+        waits = message is not None and message.id in {stored.id for stored in state.mail}
+        if message is not None and waits and not rules.owned(state, now_ms, skew_ms):
+            promised = tuple(replace(m, promised=m.promised or m.id == message.id) for m in state.mail)
+            new = state if promised == state.mail else replace(state, mail=promised)
+            return new, rules.Known(state="waiting", owner=None)
+        return rules.claim(state, now_ms, owner, ttl_ms, message, skew_ms=skew_ms, **more)
+
+
+class _WithoutPromise(Rules):
+    """A source is told that its message is safe, and no mark says so."""
+
+    @staticmethod
+    def claim(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.claim(state, *rest, **more)
+        return (state if isinstance(said, rules.Known) and said.state in ("waiting", "running") else after), said
+
+
+class _WithoutEvidence(Rules):
+    """A repeated settle is judged like a first one."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return rules.settle(state, *rest, **{**more, "repeated": False})
+
+
+class _WithoutEvidenceUnknown(Rules):
+    """A repeated settle without evidence has lost, rather than not known."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.settle(state, *rest, **more)
+        return after, "lost" if said == "unknown" else said
+
+
+class _WithoutTomb(Rules):
+    """A failed own message leaves no trace of its claim."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.settle(state, *rest, **more)
+        return _with_traces(after, [trace for trace in after.ended if trace.outcome != "failed"]), said
+
+
+class _WithoutNoshort(Rules):
+    """A renewal sets the expiry, earlier ones included."""
+
+    @staticmethod
+    def renew(state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None) -> Any:
+        after, said = rules.renew(state, now_ms, owner, ttl_ms, fence)
+        if not isinstance(said, rules.Granted):
+            return after, said
+        shorter = replace(after, expires_ms=now_ms + ttl_ms)
+        return shorter, replace(said, expires_ms=shorter.expires_ms)
+
+
+class _WithoutHandnocount(Rules):
+    """Passing the key to a successor counts as a delivery."""
+
+    @staticmethod
+    def settle(state: KeyState, now_ms: int, *rest: Any, ticket: str | None = None, **more: Any) -> Any:
+        after, said = rules.settle(state, now_ms, *rest, ticket=ticket, **more)
+        if ticket is None or not isinstance(said, rules.Granted) or after is state:
+            return after, said
+        oldest = rules.due(after, now_ms)[0].id
+        mail = tuple(replace(m, attempts=m.attempts + (m.id == oldest)) for m in after.mail)
+        return replace(after, mail=mail), said
+
+
+class _WithoutFullown(Rules):
+    """A full mailbox refuses the only one who could empty it."""
+
+    @staticmethod
+    def claim(
+        state: KeyState,
+        now_ms: int,
+        owner: str,
+        ttl_ms: int,
+        message: Stored | None,
+        *,
+        policy: Any,
+        skew_ms: int = 0,
+        **more: Any,
+    ) -> Any:
+        known = {stored.id for stored in state.mail} | {trace.id for trace in state.ended}
+        if (
+            message is not None
+            and message.id not in known
+            and len(state.mail) >= policy.max_pending
+            and state.owner != owner
+        ):
+            return state, "full"
+        return rules.claim(state, now_ms, owner, ttl_ms, message, policy=policy, skew_ms=skew_ms, **more)
+
+
+class _WithoutDeaddup(Rules):
+    """A dead id is not known any more."""
+
+    @staticmethod
+    def claim(state: KeyState, *rest: Any, **more: Any) -> Any:
+        alive = _with_traces(state, [trace for trace in state.ended if trace.outcome != "dead"])
+        after, said = rules.claim(alive, *rest, **more)
+        return (state, said) if after is alive else (replace(after, ended=(*state.ended, *after.ended)), said)
+
+
+class _ClosesWithMessages(Rules):
+    """A settle frees the key whatever waits."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return rules.settle(state, *rest, **{**more, "next_owner": None, "ticket": None})
+
+
+class _NewestFirst(Rules):
+    """The newest due message is delivered."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.settle(replace(state, mail=state.mail[::-1]), *rest, **more)
+        return replace(after, mail=after.mail[::-1]), said
+
+
+class _SameFence(Rules):
+    """The key passes on under the fence of the tenure before."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.settle(state, *rest, **more)
+        if not isinstance(said, rules.Granted) or after is state:
+            return after, said
+        mail = tuple(replace(m, given=state.fence if m.given == after.fence else m.given) for m in after.mail)
+        return replace(after, fence=state.fence, mail=mail), replace(said, fence=state.fence)
+
+
+class _LiveForEver(Rules):
+    """Settle compares the owner and not the expiry."""
+
+    @staticmethod
+    def settle(state: KeyState, now_ms: int, *rest: Any, **more: Any) -> Any:
+        return rules.settle(replace(state, expires_ms=max(state.expires_ms, now_ms + 1)), now_ms, *rest, **more)
+
+
+def _with_traces(state: KeyState, traces: list[Ended]) -> KeyState:
+    return state if len(traces) == len(state.ended) else replace(state, ended=tuple(traces))
+
+
+_ALL = (
+    Mutant(name="by", says=_WithoutBy.__doc__ or "", breaks=("R8",), scenario="unsure", rules=_WithoutBy()),
+    Mutant(
+        name="dupclaim",
+        says=_WithoutDupclaim.__doc__ or "",
+        breaks=("M1",),
+        scenario="orphaned",
+        rules=_WithoutDupclaim(),
+    ),
+    Mutant(
+        name="promise", says=_WithoutPromise.__doc__ or "", breaks=("M3",), scenario="again", rules=_WithoutPromise()
+    ),
+    Mutant(
+        name="evidence",
+        says=_WithoutEvidence.__doc__ or "",
+        breaks=("R8",),
+        scenario="unsure",
+        rules=_WithoutEvidence(),
+    ),
+    Mutant(
+        name="evidence_unknown",
+        says=_WithoutEvidenceUnknown.__doc__ or "",
+        breaks=("R8",),
+        scenario="unsure",
+        rules=_WithoutEvidenceUnknown(),
+    ),
+    Mutant(name="tomb", says=_WithoutTomb.__doc__ or "", breaks=("M3",), scenario="copies", rules=_WithoutTomb()),
+    Mutant(
+        name="dlstored",
+        says="The deadline is counted from the sending alone, whatever the store says of the expiry.",
+        breaks=("R1", "R12"),
+        scenario="cut_off",
+        bugs=Bugs(remaining_unread=True),
+    ),
+    Mutant(
+        name="noshort",
+        says=_WithoutNoshort.__doc__ or "",
+        breaks=("R4", "R12"),
+        scenario="long_runs",
+        rules=_WithoutNoshort(),
+        store="many clocks",
+    ),
+    Mutant(
+        name="ticket",
+        says="Whoever is woken owns the key as the ticket itself.",
+        breaks=("R1", "M9"),
+        scenario="hand_over",
+        bugs=Bugs(ticket_is_owner=True),
+    ),
+    Mutant(
+        name="handnocount",
+        says=_WithoutHandnocount.__doc__ or "",
+        breaks=("M6",),
+        scenario="hand_over",
+        rules=_WithoutHandnocount(),
+    ),
+    Mutant(
+        name="append_any",
+        says="Messages are routed only behind an owner that lives, so routing may loop.",
+        breaks=("M10",),
+        scenario="rush",
+        bugs=Bugs(routes_behind_live_only=True),
+        store="many clocks",
+    ),
+    Mutant(
+        name="takeguard",
+        says="The claim of an id that was seen waiting does not ask whether it waits still.",
+        breaks=("M3",),
+        scenario="short_of_time",
+        bugs=Bugs(claims_unguarded=True),
+        store="many clocks",
+    ),
+    Mutant(
+        name="fullown", says=_WithoutFullown.__doc__ or "", breaks=("M7",), scenario="full", rules=_WithoutFullown()
+    ),
+    Mutant(
+        name="deaddup", says=_WithoutDeaddup.__doc__ or "", breaks=("M5",), scenario="poison", rules=_WithoutDeaddup()
+    ),
+    Mutant(
+        name="heartbeat not joined",
+        says="A run is settled while its heartbeat may still renew.",
+        breaks=("H11",),
+        scenario="long_runs",
+        joins_heartbeat=False,
+    ),
+    Mutant(
+        name="deadline after the request",
+        says="The deadline is counted from the answer.",
+        breaks=("R1", "R12"),
+        scenario="cut_off",
+        bugs=Bugs(deadline_after_answer=True),
+    ),
+    Mutant(
+        name="close by size",
+        says="A close compares how many messages there are, and not which.",
+        breaks=("M3",),
+        scenario="again",
+        bugs=Bugs(closes_by_size=True),
+        store="many clocks",
+    ),
+    Mutant(
+        name="settle under a lost lease",
+        says="A run that has lost its lease is settled all the same.",
+        breaks=("R3",),
+        scenario="long_runs",
+        notices_loss=False,
+    ),
+    Mutant(
+        name="closes with messages",
+        says=_ClosesWithMessages.__doc__ or "",
+        breaks=("M2",),
+        scenario="pair",
+        rules=_ClosesWithMessages(),
+    ),
+    Mutant(
+        name="newest first", says=_NewestFirst.__doc__ or "", breaks=("M4",), scenario="crowd", rules=_NewestFirst()
+    ),
+    Mutant(name="same fence", says=_SameFence.__doc__ or "", breaks=("R7",), scenario="pair", rules=_SameFence()),
+)
+
+MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
