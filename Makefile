@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PROVIDER ?= redis
+SEEDS ?= 20000
 BIN := $(VENV)/bin
 DYNALITE := .dynalite
 SAM := .sam
@@ -21,7 +22,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo test bench lint format test-all mutants pins clean
+.PHONY: help setup sam demo test bench lint format test-all mutants sim pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +61,9 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 
 mutants: setup ## break the code in each listed way, and see which test notices
 	$(BIN)/python -m tests.mutants
+
+sim: $(VENV)/.installed ## carry out schedules of the simulation (SEEDS=20000)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releases
 	rm -rf .venv-pins
