@@ -48,10 +48,10 @@ REMEMBERED_FENCES = 1_024
 class RedisProvider:
     """Leases, mailboxes and dead letters in Redis (5 or newer) or Valkey; standalone, replicated or in cluster mode.
 
-    Every call is one request: an EVALSHA, or a GET for ``get_lease_owner``. Beyond that: one EVAL where the server
-    has forgotten the script; what a cluster's client asks after MOVED; for ``orphans`` and ``dead_letters(None)`` the
-    SCANs and one request for each key found; and, with ``url``, one INFO at the first call, which warns where the
-    server may evict leases.
+    Every call is one request, an EVALSHA. Beyond that: one EVAL where the server has forgotten the script; what a
+    cluster's client asks after MOVED; for ``orphans`` and ``dead_letters(None)`` the SCANs and one request for each
+    key found; and, with ``url``, one INFO at the first call, which warns where the server may evict leases. A replica
+    answers none of them: it may be behind.
 
     The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
     that others who keep to it exclude us and we them. A lease that somebody else has written is *foreign*: messages
@@ -120,8 +120,14 @@ class RedisProvider:
     def get_lease_owner(self, key: str) -> str | None:
         """R3."""
         check_key(key)
-        owner = self._server.get(self._names.of(key)[0], call="get_lease_owner", key=key)
-        return None if owner is None else _text(owner)
+        _, answer = self._run("owner", key, call="get_lease_owner")
+        match answer:
+            case [b"held", owner]:
+                return _text(owner)
+            case [b"free"]:
+                return None
+            case _:
+                raise _senseless(key, answer)
 
     def release_lease(self, key: str, owner: str) -> None:
         """R5."""

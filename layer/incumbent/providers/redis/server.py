@@ -45,7 +45,7 @@ Argument: TypeAlias = str | bytes | int | bool | None
 SCAN_COUNT = 1_000
 
 # The scripts to which messages do not matter.
-_LEASE_ONLY = ("acquire", "release", "transfer")
+_LEASE_ONLY = ("acquire", "owner", "release", "transfer")
 
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 _SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or less, or a URL without one"
@@ -71,8 +71,11 @@ class Script:
 def script(name: str) -> Script:
     """Load a script from its file."""
     folder = files("incumbent.providers.redis") / "scripts"
-    parts = ("common", name) if name in _LEASE_ONLY else ("common", "mail", name)
-    text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts)
+    shared = ("common",) if name in _LEASE_ONLY else ("common", "mail")
+    before, asked, after = (
+        b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts) for parts in (shared, (name,), ("sure",))
+    )
+    text = b"\n".join((before, b"local function run()", asked, b"end", after))
     return Script(text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
@@ -138,11 +141,6 @@ class Server:
 
         answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms)
         return answer
-
-    def get(self, name: bytes, *, call: str, key: str) -> bytes | None:
-        """Read one string. Raises ``LeaseUnavailable``."""
-        value: bytes | None = self._ask(lambda *_: self._send(self._reach(), "GET", name), call=call, key=key)
-        return value
 
     def scan(self, pattern: str, *, call: str) -> Iterator[bytes]:
         """Find names by SCAN on every primary, each once; never blocks the server for long.
