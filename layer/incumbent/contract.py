@@ -131,6 +131,8 @@ class Mailbox(Protocol):
         nothing is delivered, and the message is promised. ``route=False``: store nothing behind another owner, answer
         ``Busy``. Of ``message`` only ``id`` and ``event`` count.
 
+        What is found out of attempts moves to the dead letters, and is in the answer's ``buried`` (M6).
+
         Raises ``MailboxFull`` and ``MessageTooLarge`` (M7), ``LeaseUnavailable`` (R9), ``StoredFormatUnknown`` (M12).
         """
         ...
@@ -154,7 +156,8 @@ class Mailbox(Protocol):
         ``handled``: leave. ``failed``: due again after a pause, or dead (M6). ``dropped``: the caller's own event,
         whose source is told of the failure; leaves unless it is promised (M3), in which case it has failed.
         ``deferred``: stay at their place, promised, their delivery to this run not counted. What is not named stays,
-        as after a crash. With neither ``next_owner`` nor ``ticket`` the key is freed whatever waits (M8).
+        as after a crash. With neither ``next_owner`` nor ``ticket`` the key is freed whatever waits (M8). What moves to
+        the dead letters is in the answer's ``buried``.
 
         Raises ``LeaseLost`` when the caller's lease is over: then nothing was settled (R3).
         """
