@@ -64,11 +64,11 @@ class DynamoDBOrders:
 class RedisOrders:
     """One hash an order, with a field for each message; an update is one script."""
 
-    def __init__(self, url: str | None = None, *, prefix: str = "orders", client: Any = None) -> None:
+    def __init__(self, *, prefix: str = "orders", client: Any = None) -> None:
         if client is None:
-            import redis
+            from incumbent.providers.redis import client_from_env
 
-            client = redis.Redis.from_url(url or "", socket_timeout=2, socket_connect_timeout=1)
+            client = client_from_env()  # of the server that has the leases, by the same login
         self.client = client
         self.prefix = prefix
         self.script = client.register_script(Path(__file__).with_name("orders.lua").read_text("utf-8"))
@@ -118,7 +118,7 @@ def orders_from_env() -> Orders:
         case "redis":
             # The server may serve others too: each function has its own orders.
             prefix = f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', 'orders')}:order"
-            return RedisOrders(os.environ["INCUMBENT_REDIS_URL"], prefix=prefix)
+            return RedisOrders(prefix=prefix)
         case "memory" | "none":
             return PROCESS_MEMORY
         case provider:

@@ -84,13 +84,13 @@ class DynamoDBTranscripts:
 
 
 class RedisTranscripts:
-    """One hash a thread; each call is one script. A server in cluster mode needs ``client=RedisCluster(...)``."""
+    """One hash a thread; each call is one script."""
 
-    def __init__(self, url: str | None = None, *, prefix: str = "transcript", client: Any = None) -> None:
+    def __init__(self, *, prefix: str = "transcript", client: Any = None) -> None:
         if client is None:
-            import redis
+            from incumbent.providers.redis import client_from_env
 
-            client = redis.Redis.from_url(url or "", socket_timeout=2, socket_connect_timeout=1)
+            client = client_from_env()  # of the server that has the leases, by the same login
         self.prefix = prefix
         self.script = client.register_script(Path(__file__).with_name("transcript.lua").read_text("utf-8"))
 
@@ -144,7 +144,7 @@ def transcripts_from_env() -> Transcripts:
         case "redis":
             # The server may serve others too: each function has its own threads.
             prefix = f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', 'thread')}:transcript"
-            return RedisTranscripts(os.environ["INCUMBENT_REDIS_URL"], prefix=prefix)
+            return RedisTranscripts(prefix=prefix)
         case "memory" | "none":
             return PROCESS_MEMORY
         case provider:

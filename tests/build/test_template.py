@@ -19,13 +19,7 @@ FUNCTIONS = ("OrdersFunction", "SweeperFunction", "ThreadFunction", "WebhookFunc
 REDIS_PASSWORD = {"ReadTheRedisPassword": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisSecretArn"})}
 MAILBOX = {
     "LeasesAndMailboxes": (
-        {
-            "dynamodb:BatchGetItem",
-            "dynamodb:GetItem",
-            "dynamodb:PutItem",
-            "dynamodb:UpdateItem",
-            "dynamodb:DeleteItem",
-        },
+        {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"},
         {"Fn::GetAtt": "LeaseTable.Arn"},
     ),
 }

@@ -32,13 +32,9 @@ def from_env(environ: Mapping[str, str] | None = None) -> "LeaseProvider":
     prefix = env.get("INCUMBENT_KEY_PREFIX") or "incumbent"
     match name:
         case "redis":
-            from incumbent.providers.redis import RedisProvider
+            from incumbent.providers.redis import RedisProvider, login_from_env
 
-            url, password = _need(env, "INCUMBENT_REDIS_URL", name), None
-            if secret_id := env.get("INCUMBENT_REDIS_SECRET_ID"):
-                from incumbent.providers.secrets import SecretPassword
-
-                password = SecretPassword(secret_id)
+            url, password = login_from_env(env)
             return RedisProvider(url=url, password=password, key_prefix=prefix)
         case "dynamodb":
             from incumbent.providers.dynamodb import DynamoDBProvider

@@ -1,5 +1,6 @@
 """The Redis and Valkey provider: one Lua script a call."""
 
 from incumbent.providers.redis.provider import RedisProvider
+from incumbent.providers.redis.server import client_from_env, login_from_env
 
-__all__ = ["RedisProvider"]
+__all__ = ["RedisProvider", "client_from_env", "login_from_env"]

@@ -4,9 +4,10 @@ import functools
 import hashlib
 import inspect
 import math
+import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -37,6 +38,7 @@ from redis.retry import Retry
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
+from incumbent.providers.secrets import SecretPassword
 from incumbent.tries import ask, check_wait, wait_ms
 
 Client: TypeAlias = redis.Redis | RedisCluster
@@ -48,6 +50,7 @@ SCAN_COUNT = 1_000
 _LEASE_ONLY = ("acquire", "owner", "release", "transfer")
 
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
+_CLIENT_WAITS_MS = 1_000
 _SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or less, or a URL without one"
 _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 
@@ -292,6 +295,32 @@ def _connect(url: str, *, cluster: bool, waits_ms: int, credentials: CredentialP
     if credentials is not None:
         settings["credential_provider"] = credentials
     return RedisCluster.from_url(url, **settings) if cluster else redis.Redis.from_url(url, **settings)
+
+
+def login_from_env(environ: Mapping[str, str]) -> tuple[str, Callable[[], str] | None]:
+    """The URL that the environment names, and what knows the password if that is in a secret.
+
+    Raises ``ConfigurationError`` where ``INCUMBENT_REDIS_URL`` is not set.
+    """
+    url, secret_id = environ.get("INCUMBENT_REDIS_URL"), environ.get("INCUMBENT_REDIS_SECRET_ID")
+    if not url:
+        raise ConfigurationError("INCUMBENT_PROVIDER is redis, but INCUMBENT_REDIS_URL is not set")
+    return url, SecretPassword(secret_id) if secret_id else None
+
+
+def client_from_env(environ: Mapping[str, str] | None = None) -> Client:
+    """A client of the server that the environment names, for what is kept beside the leases.
+
+    It logs in as ``from_env``'s provider does (``INCUMBENT_REDIS_URL``, ``INCUMBENT_REDIS_SECRET_ID``), waits a second
+    at most unless the URL says otherwise, repeats nothing by itself, and is the caller's to close. Raises
+    ``ConfigurationError``; a cluster's client asks for its slots at once, and raises redis-py's errors.
+    """
+    url, password = login_from_env(os.environ if environ is None else environ)
+    credentials: CredentialProvider | None = None
+    if password is not None:
+        url, credentials = _without_login(url, password)
+    url, cluster, _ = _read_url(url)
+    return _connect(url, cluster=cluster, waits_ms=_CLIENT_WAITS_MS, credentials=credentials)
 
 
 class _Login(CredentialProvider):
