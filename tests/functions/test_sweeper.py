@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
+from uuid import uuid4
 
 import pytest
 
@@ -26,7 +27,7 @@ def app(load: Load, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def orphans() -> Iterator[None]:
     """Three keys with a message and no owner; their messages are handled in the end, since the memory is shared."""
-    provider, keys = process_memory(), [f"sweeper-test/{number}" for number in range(3)]
+    provider, keys = process_memory(), [f"sweeper-test/{uuid4()}" for _ in range(3)]
     for key in keys:
         origin = Origin(keyspace="sweeper-test", target=ARN)
         provider.claim(key, "ticket", TTL_MS, Message(id="m1", event={}), as_ticket=True, origin=origin)
