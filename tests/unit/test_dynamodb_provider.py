@@ -915,6 +915,32 @@ def test_late_copy_of_a_renewal_does_not_shorten(bench: Bench) -> None:
     assert bench.item() == before
 
 
+def test_late_append_of_a_claim_whose_message_has_failed_stores_nothing(bench: Bench) -> None:
+    """M3: the tomb is asked by the append as by the claim: the source was told, and keeps its event."""
+    claim(bench.a, "A", 1)
+    late: list[Callable[[], Any]] = []
+    start: list[Any] = [None, *[None] * bench.place.reads_more]
+    bench.b.faults = [*start, bench.b.copied_later(late), bench.b.request_lost, bench.b.request_lost]
+    with pytest.raises(LeaseUnavailable):
+        claim(bench.b, "B", 2)
+    settle(bench.a, "A", 1)
+    assert isinstance(claim(bench.b, "B", 2), Claimed)
+    settle(bench.b, "B", dropped=[Failure(id="m2", error="no")])
+    late[0]()
+    assert bench.c.provider.peek("k") == ()
+
+
+def test_acquire_by_the_present_owner_does_not_shorten_what_a_beat_has_just_extended(bench: Bench) -> None:
+    """R4: it writes under the expiry that it has seen, and is refused where that is not the latest."""
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    bench.clock.advance(1_000)
+    start: list[Any] = [None, *[None] * bench.place.reads_more]
+    bench.a.faults = [*start, lambda _: bench.b.provider.renew_lease("k", "A", 10 * TTL_MS)]
+    answer = bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    assert answer.acquired
+    assert answer.expires_in_ms == 10 * TTL_MS
+
+
 @pytest.mark.parametrize("tenure", ["release", "transfer", "settle"])
 def test_stalled_call_does_not_act_on_the_owners_next_tenure(bench: Bench, tenure: str) -> None:
     """H63: the fence goes with it."""
