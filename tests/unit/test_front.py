@@ -1,246 +1,347 @@
-"""The front door: what is sent is safe, and whoever is to run it is woken once."""
+"""The front door: what was sent is stored, its function woken when nobody owns the key, and asked about afterwards."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from incumbent import (
-    Claimed,
     ConfigurationError,
-    Failure,
+    Duplicate,
+    Idle,
     LeaseUnavailable,
     MailboxFull,
-    Message,
     MessageTooLarge,
-    NoopLeaseProvider,
     Policy,
+    Routed,
     Sent,
     Wake,
+    providers,
     send,
     status,
 )
-from incumbent.providers.memory import MemoryProvider
+from incumbent.front import _name
+from incumbent.providers.memory import MemoryProvider, process_memory
 from incumbent.testing.clock import FakeClock
 from tests.unit.stage import ARN, Little, Meddled, RecordingWaker, raising
+from tests.unit.test_runs import KEY, TTL_MS, Line
 
-TTL_MS = 30_000
-KEY = "orders/a"
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """The store's clock."""
-    return FakeClock()
+TARGET = "orders:live"
 
 
 @pytest.fixture
-def provider(clock: FakeClock) -> MemoryProvider:
-    """A store."""
-    return MemoryProvider(clock=clock)
+def line() -> Line:
+    """The worker's side of the key."""
+    return Line(waker=RecordingWaker())
 
 
-@pytest.fixture
-def waker() -> RecordingWaker:
-    """Who is woken."""
-    return RecordingWaker()
+def sent(line: Line, message_id: str | None = "m1", **options: Any) -> Sent:
+    """Send a message to the line's key."""
+    return send(
+        "k",
+        {"stored": message_id},
+        **{"message_id": message_id, "target": TARGET, "provider": line.store, "waker": line.waker, **options},
+    )
 
 
-@pytest.fixture
-def sends(provider: MemoryProvider, waker: RecordingWaker) -> Callable[..., Sent]:
-    """Send to key a of the function orders."""
-
-    def sends(message_id: str | None = "m1", **options: Any) -> Sent:
-        chosen: dict[str, Any] = {"target": ARN, "provider": provider, "waker": waker, **options}
-        return send("a", {"n": 1}, message_id=message_id, **chosen)
-
-    return sends
+def wakes(line: Line) -> list[Wake]:
+    """What was woken."""
+    assert line.waker is not None
+    return line.waker.wakes
 
 
-def test_message_to_a_free_key_wakes_its_function(
-    sends: Callable[..., Sent], provider: MemoryProvider, waker: RecordingWaker
-) -> None:
-    """It is stored and promised, and the ticket that holds the key is what the function is sent (M9)."""
-    assert sends() == Sent(message_id="m1", state="waiting", woken=True)
-    (wake,) = waker.wakes
-    assert (wake.key, wake.target, wake.hops) == (KEY, ARN, 0)
-    assert provider.get_lease_owner(KEY) == wake.ticket
-    (stored,) = provider.peek(KEY)
-    assert (stored.id, stored.event, stored.promised, stored.attempt) == ("m1", {"n": 1}, True, 0)
-    answer = provider.claim(KEY, "runner", TTL_MS, None, ticket=wake.ticket)
-    assert isinstance(answer, Claimed)
+def test_message_to_a_free_key_wakes_its_function(line: Line) -> None:
+    """Stored and promised, nothing delivered; the key waits for the ticket, which the wake carries."""
+    assert sent(line) == Sent(message_id="m1", state="waiting", woken=True)
+    (wake,) = wakes(line)
+    assert (wake.key, wake.target, wake.hops) == (KEY, TARGET, 0)
+    assert line.owner == wake.ticket
+    assert [(message.id, message.attempt, message.promised) for message in line.mail] == [("m1", 0, True)]
 
 
-def test_message_behind_an_owner_wakes_nobody(
-    sends: Callable[..., Sent], provider: MemoryProvider, waker: RecordingWaker
-) -> None:
-    """The owner runs it next; a second send finds the first one's ticket, and so waits behind it."""
-    provider.acquire_lease(KEY, "owner", TTL_MS)
-    assert sends() == Sent(message_id="m1", state="waiting", woken=False)
-    assert waker.wakes == []
-    provider.release_lease(KEY, "owner")
-    assert sends("m2").woken
-    assert not sends("m3").woken
-    assert [message.id for message in provider.peek(KEY)] == ["m1", "m2", "m3"]
+def test_woken_function_runs_it(line: Line) -> None:
+    """It gets exactly what was sent."""
+    seen: list[Any] = []
+    sent(line)
+    line.during["m1"] = lambda message, _: seen.append((message.event, message.attempt))
+    line.resume(wakes(line)[0])
+    assert seen == [({"stored": "m1"}, 1)]
+    assert (line.owner, line.stored) == (None, [])
 
 
-def test_message_that_is_sent_again_is_stored_once(
-    sends: Callable[..., Sent], provider: MemoryProvider, waker: RecordingWaker
-) -> None:
-    """The sender is told what has become of it (M5)."""
-    sends()
-    assert sends() == Sent(message_id="m1", state="waiting", woken=False)
-    provider.claim(KEY, "runner", TTL_MS, None, ticket=waker.wakes[0].ticket)
-    assert sends().state == "running"
-    provider.settle(KEY, "runner", ttl_ms=TTL_MS, handled=["m1"])
-    assert sends() == Sent(message_id="m1", state="handled", woken=False)
-    assert len(waker.wakes) == 1
+def test_wake_keeps_the_target_for_the_sweeper(line: Line) -> None:
+    """Whoever finds the key orphaned knows whom to wake: as it was sent, alias included."""
+    # H47: self-invoke goes to the wrong alias.
+    sent(line, target=ARN)
+    line.store.release_lease(KEY, line.owner)
+    assert [orphan.target for orphan in line.store.orphans(10)] == [ARN]
 
 
-def test_message_that_waits_for_nobody_is_woken_by_sending_it_again(
-    sends: Callable[..., Sent], provider: MemoryProvider, waker: RecordingWaker
-) -> None:
-    """A sender who repeats itself is as good as a sweeper."""
-    waker.fails = RuntimeError("no Lambda")
-    assert not sends().woken
-    waker.fails = None
-    assert sends().woken
-    assert len(provider.peek(KEY)) == 1
+def test_message_to_an_owned_key_is_routed(line: Line) -> None:
+    """The owner finds it; nobody is woken."""
+    line.during["m0"] = lambda _, lease: (sent(line), [message.id for message in lease.take()])
+    outcome: Any = line.come("m0")
+    assert outcome.result == (Sent(message_id="m1", state="waiting", woken=False), ["m1"])
+    assert wakes(line) == []
 
 
-def test_message_without_an_id_is_given_one(sends: Callable[..., Sent]) -> None:
-    """A new one each time."""
-    assert sends(None).message_id != sends(None).message_id
+def test_second_message_does_not_wake_again(line: Line) -> None:
+    """The key waits for the first one's ticket: the woken function will run both."""
+    sent(line)
+    assert sent(line, "m2") == Sent(message_id="m2", state="waiting", woken=False)
+    assert len(wakes(line)) == 1
+    line.resume(wakes(line)[0])
+    assert line.order == ["m1", "m2"]
 
 
-def test_message_whose_wake_fails_is_safe(
-    sends: Callable[..., Sent], provider: MemoryProvider, waker: RecordingWaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The key is free again at once, its message an orphan; the sender is not told that it failed."""
-    waker.fails = RuntimeError("no Lambda")
-    assert sends() == Sent(message_id="m1", state="waiting", woken=False)
-    assert provider.get_lease_owner(KEY) is None
-    assert [(orphan.key, orphan.target) for orphan in provider.orphans(10)] == [(KEY, ARN)]
-    assert "the wake for key 'a' failed" in caplog.text
+def test_sending_twice_is_harmless(line: Line) -> None:
+    """M5: each repetition is told what the message is now."""
+    seen: list[Sent] = []
+    sent(line)
+    assert sent(line) == Sent(message_id="m1", state="waiting", woken=False)
+    line.during["m1"] = lambda *_: seen.append(sent(line))
+    line.resume(wakes(line)[0])
+    assert seen == [Sent(message_id="m1", state="running", woken=False)]
+    assert sent(line) == Sent(message_id="m1", state="handled", woken=False)
+    assert line.order == ["m1"]
 
 
-def test_ticket_that_cannot_be_given_up_is_no_error(
-    provider: MemoryProvider, waker: RecordingWaker, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The message is safe already: were it an error, it would be sent again for nothing. The ticket ends by itself."""
-    waker.fails = RuntimeError("no Lambda")
-    meddled = Meddled(provider)
-    meddled.before["release_lease"] = raising(LeaseUnavailable("no answer"))
-    sent = send("a", {}, message_id="m1", target=ARN, provider=meddled, waker=waker, ttl_ms=5_000)
-    assert sent == Sent(message_id="m1", state="waiting", woken=False)
-    assert "could not be given up" in caplog.text
-    clock.advance(5_000)
-    assert len(list(provider.orphans(10))) == 1
+def test_sending_a_dead_one_again_says_so(line: Line) -> None:
+    """M6: nobody runs it any more, and who sends it should know."""
+    line.settings = replace(line.settings, policy=Policy(max_attempts=1))
+    sent(line)
+    line.during["m1"] = raising(ValueError("broken"))
+    line.resume(wakes(line)[0])
+    assert sent(line) == Sent(message_id="m1", state="dead", woken=False)
 
 
-def test_woken_function_that_comes_late_still_finds_its_message(
-    sends: Callable[..., Sent], provider: MemoryProvider, waker: RecordingWaker, clock: FakeClock
-) -> None:
-    """The ticket has ended, and the claim that comes with it is an ordinary one (M9)."""
-    sends(ttl_ms=5_000)
-    clock.advance(60_000)
-    answer = provider.claim(KEY, "runner", TTL_MS, None, ticket=waker.wakes[0].ticket)
-    assert isinstance(answer, Claimed)
+def test_message_without_an_id_gets_one(line: Line) -> None:
+    """Each send is a message then."""
+    first, second = sent(line, None), sent(line, None)
+    assert len({first.message_id, second.message_id}) == 2
+    assert [message.id for message in line.mail] == [first.message_id, second.message_id]
+
+
+def test_wake_that_fails_loses_nothing(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    """Stored all the same, and said so; the ticket is given up, and the next one wakes for both."""
+    assert line.waker is not None
+    line.waker.fails = ConnectionError("no route")
+    assert sent(line) == Sent(message_id="m1", state="waiting", woken=False)
+    assert line.owner is None
+    assert line.orphaned
+    assert "no route" in caplog.text
+    line.waker.fails = None
+    assert sent(line, "m2").woken
+    line.resume(wakes(line)[-1])
+    assert line.order == ["m1", "m2"]
+
+
+def test_ticket_that_cannot_be_given_up_is_no_error(line: Line) -> None:
+    """The message is safe, and the ticket's lease ends by itself."""
+    assert line.waker is not None
+    line.waker.fails = ConnectionError("no route")
+    line.store.before["release_lease"] = raising(LeaseUnavailable("down", key=KEY))
+    assert sent(line) == Sent(message_id="m1", state="waiting", woken=False)
+    line.clock.advance(TTL_MS)
+    assert line.orphaned
+
+
+def test_wake_that_failed_and_arrived_all_the_same_frees_nothing(line: Line) -> None:
+    """M9, H62: the woken function may run already."""
+    assert line.waker is not None
+    line.waker.fails = TimeoutError("sent, but not answered")
+    line.waker.meanwhile = lambda wake: line.store.claim(KEY, "successor", TTL_MS, None, ticket=wake.ticket)
+    sent(line)
+    assert line.owner == "successor"
+
+
+def test_ticket_that_nobody_redeems_ends(line: Line) -> None:
+    """``ttl_ms`` is how long the key waits; then it is an orphan."""
+    sent(line, ttl_ms=10_000)
+    line.clock.advance(9_999)
+    assert not line.orphaned
+    line.clock.advance(1)
+    assert line.orphaned
+
+
+def test_store_without_an_answer_is_an_error(line: Line) -> None:
+    """The sender keeps its message and sends it again."""
+    line.store.before["claim"] = raising(LeaseUnavailable("down", key=KEY))
+    with pytest.raises(LeaseUnavailable):
+        sent(line)
+    assert wakes(line) == []
+
+
+def test_limits_are_the_policys(line: Line) -> None:
+    """M7: nothing is stored beyond them."""
+    line.store.acquire_lease(KEY, "somebody", TTL_MS)
+    policy = Policy(max_pending=1, max_message_bytes=40)
+    sent(line, policy=policy)
+    with pytest.raises(MailboxFull):
+        sent(line, "m2", policy=policy)
+    with pytest.raises(MessageTooLarge):
+        sent(line, "m" * 50, policy=policy)
+    assert line.stored == ["m1"]
+
+
+def test_what_json_cannot_say_is_refused(line: Line) -> None:
+    """Before anything is asked."""
+    with pytest.raises(ConfigurationError, match="not JSON"):
+        send("k", {"at": {1, 2}}, target=TARGET, provider=line.store, waker=line.waker)
+    assert line.stored == []
+
+
+# --- which key, which function
 
 
 @pytest.mark.parametrize(
-    ("target", "keyspace", "key"),
+    ("target", "name"),
     [
-        ("orders", None, "orders/a"),
-        ("orders:live", None, "orders/a"),
-        ("arn:aws:lambda:eu-central-1:123456789012:function:orders", None, "orders/a"),
-        ("arn:aws:lambda:eu-central-1:123456789012:function:orders:7", None, "orders/a"),
-        ("orders", "shared", "shared/a"),
-        ("orders", "", "a"),
-        (None, "shared", "shared/a"),
+        ("orders", "orders"),
+        ("orders:live", "orders"),
+        ("orders:7", "orders"),
+        ("function:live", "function"),
+        ("arn:aws:lambda:eu-central-1:123456789012:function:orders", "orders"),
+        (ARN, "orders"),
+        ("arn:aws-cn:lambda:cn-north-1:123456789012:function:orders:$LATEST", "orders"),
+        ("123456789012:function:orders", "orders"),
+        ("123456789012:function:orders:live", "orders"),
+        (None, ""),
+        ("", ""),
     ],
 )
-def test_keyspace_is_the_functions_name_unless_it_is_said(
-    provider: MemoryProvider, waker: RecordingWaker, target: str | None, keyspace: str | None, key: str
-) -> None:
-    """As in @leased on that function, whichever way it is named."""
-    send("a", {}, message_id="m1", target=target, keyspace=keyspace, provider=provider, waker=waker)
-    assert [wake.key for wake in waker.wakes] == [key]
-    assert status("a", "m1", target=target, keyspace=keyspace, provider=provider) == "waiting"
+def test_keyspace_is_the_functions_name(target: str | None, name: str) -> None:
+    """In every form in which Lambda takes a function, alias or not."""
+    assert _name(target) == name
 
 
-def test_target_comes_from_the_environment_unless_it_is_given(
-    provider: MemoryProvider, waker: RecordingWaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A front door is configured where it is deployed."""
-    monkeypatch.setenv("INCUMBENT_TARGET", "worker:live")
-    send("a", {}, provider=provider, waker=waker)
-    assert [(wake.key, wake.target) for wake in waker.wakes] == [("worker/a", "worker:live")]
+def test_keyspace_is_the_one_that_leased_uses(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the target, given or from the environment, or as it is said; an empty one leaves the key as it stands."""
+    sent(line)
+    assert line.stored == ["m1"]
+    monkeypatch.setenv("INCUMBENT_TARGET", ARN)
+    sent(line, "m2", target=None)
+    sent(line, "m3", target="other", keyspace="orders")
+    assert line.stored == ["m1", "m2", "m3"]
+    sent(line, "m4", keyspace="")
+    assert [message.id for message in line.store.peek("k")] == ["m4"]
 
 
-def test_send_without_target_and_keyspace_is_refused(provider: MemoryProvider, waker: RecordingWaker) -> None:
-    """Nobody would ever look there."""
-    with pytest.raises(ConfigurationError, match="give target="):
-        send("a", {}, provider=provider, waker=waker)
-    assert provider.peek("a") == ()
+def test_explicit_target_goes_before_the_environments(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments win."""
+    monkeypatch.setenv("INCUMBENT_TARGET", "another")
+    sent(line)
+    assert [wake.target for wake in wakes(line)] == [TARGET]
 
 
-@pytest.mark.parametrize(
-    ("event", "policy", "error"),
-    [
-        ({"text": "x" * 2_000}, Policy(max_message_bytes=1_000), MessageTooLarge),
-        ({}, Policy(max_pending=1), MailboxFull),
-    ],
-)
-def test_message_that_is_not_stored_is_the_senders_error(
-    provider: MemoryProvider, waker: RecordingWaker, event: Any, policy: Policy, error: type[Exception]
-) -> None:
-    """Nothing is stored, and nobody is woken (M7)."""
-    provider.claim(KEY, "owner", TTL_MS, Message(id="m0", event={}))
-    with pytest.raises(error):
-        send("a", event, message_id="m1", target=ARN, provider=provider, waker=waker, policy=policy)
-    assert waker.wakes == []
-    assert [message.id for message in provider.peek(KEY)] == ["m0"]
+def test_missing_target_says_what_to_give(line: Line) -> None:
+    """Without one the key is nobody's, and nothing is stored."""
+    with pytest.raises(ConfigurationError, match="INCUMBENT_TARGET") as error:
+        sent(line, target=None)
+    assert error.value.key == "k"
+    assert line.store.calls == []
 
 
-def test_status_follows_a_message(provider: MemoryProvider, clock: FakeClock) -> None:
-    """Waiting, running, dead, handled; unknown when it never was or is long over."""
-
-    def asked(message_id: str) -> str | None:
-        return status("a", message_id, target="orders", provider=provider)
-
-    once = Policy(max_attempts=1)
-    assert asked("m1") is None
-    provider.claim(KEY, "owner", TTL_MS, Message(id="m1", event={}), policy=once)
-    provider.claim(KEY, "sender", TTL_MS, Message(id="m2", event={}), policy=once)
-    assert (asked("m1"), asked("m2")) == ("running", "waiting")
-    failure = Failure(id="m1", error="no")
-    provider.settle(KEY, "owner", ttl_ms=TTL_MS, failed=[failure], next_owner="next", policy=once)
-    provider.settle(KEY, "next", ttl_ms=TTL_MS, handled=["m2"], policy=once)
-    assert (asked("m1"), asked("m2")) == ("dead", "handled")
-    clock.advance(Policy().window_ms)
-    assert asked("m2") is None
+def test_keyspace_without_a_target_is_stored_and_wakes_nobody(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    """Lambda's own waker has nobody to call: the message waits for whoever comes."""
+    assert sent(line, target=None, keyspace="orders", waker=None) == Sent(message_id="m1", state="waiting", woken=False)
+    assert "INCUMBENT_TARGET" in caplog.text
+    assert line.orphaned
 
 
-@pytest.mark.parametrize("backend", [NoopLeaseProvider(), Little(MemoryProvider())])
-def test_backend_without_a_mailbox_is_refused(backend: object, waker: RecordingWaker) -> None:
-    """There is no place for a message."""
+@pytest.mark.parametrize("key", ["", "x" * 1_025, None, 7, "\ud800"])
+def test_key_that_no_store_takes_is_refused(line: Line, key: Any) -> None:
+    """R10: before anything is asked, also where only the keyspace makes it too long."""
+    with pytest.raises(ConfigurationError):
+        send(key, {}, target=TARGET, provider=line.store, waker=line.waker)
+    with pytest.raises(ConfigurationError, match="1,0"):
+        send("x" * 1_020, {}, target=TARGET, provider=line.store, waker=line.waker)
+    assert line.store.calls == []
+
+
+# --- which provider
+
+
+def test_provider_is_the_environments_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for ``@leased``."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
+    waker = RecordingWaker()
+    key = f"k-{id(waker)}"
+    assert send(key, {}, message_id="m1", target=TARGET, waker=waker).woken
+    assert status(key, "m1", target=TARGET) == "waiting"
+    assert [message.id for message in process_memory().peek(f"orders/{key}")] == ["m1"]
+
+
+def test_provider_that_stores_nothing_is_refused(line: Line) -> None:
+    """There would be nowhere to put it."""
     with pytest.raises(ConfigurationError, match="stores no messages"):
-        send("a", {}, target=ARN, provider=backend, waker=waker)
+        sent(line, provider=Little(line.store))
     with pytest.raises(ConfigurationError, match="stores no messages"):
-        status("a", "m1", target=ARN, provider=backend)
+        status("k", "m1", target=TARGET, provider=Little(line.store))
 
 
-def test_mailbox_without_an_archive_cannot_be_asked(provider: MemoryProvider) -> None:
-    """A provider of somebody else's may store messages and keep no traces."""
-    names = ["acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease"]
-    names += ["claim", "settle", "beat", "take", "peek", "orphans"]
+def test_stand_in_goes_before_the_given_one(line: Line) -> None:
+    """A test's own provider, whatever the code under test was given."""
+    other = MemoryProvider(clock=FakeClock())
+    token = providers.STAND_IN.set(line.store)
+    try:
+        sent(line, provider=other)
+        assert status("k", "m1", target=TARGET, provider=other) == "waiting"
+    finally:
+        providers.STAND_IN.reset(token)
+    assert line.stored == ["m1"]
+    assert list(other.peek(KEY)) == []
+
+
+# --- status
+
+
+def test_status_follows_a_message(line: Line) -> None:
+    """Unknown, waiting, running, handled; forgotten after the window."""
+    states: list[Any] = []
+
+    def look() -> None:
+        states.append(status("k", "m1", target=TARGET, provider=line.store))
+
+    look()
+    sent(line)
+    look()
+    line.during["m1"] = lambda *_: look()
+    line.resume(wakes(line)[0])
+    look()
+    line.clock.advance(15 * 60_000)
+    look()
+    assert states == [None, "waiting", "running", "handled", None]
+    assert line.store.calls.count("find") == 5
+
+
+def test_status_of_a_dead_message(line: Line) -> None:
+    """Within the window."""
+    line.settings = replace(line.settings, policy=Policy(max_attempts=1))
+    sent(line)
+    line.during["m1"] = raising(ValueError("broken"))
+    line.resume(wakes(line)[0])
+    assert status("k", "m1", keyspace="orders", provider=line.store) == "dead"
+
+
+def test_status_needs_a_provider_that_can_look(line: Line) -> None:
+    """A mailbox need not be an archive."""
+    names = (
+        *("acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease"),
+        *("claim", "settle", "beat", "take", "peek", "orphans"),
+    )
     with pytest.raises(ConfigurationError, match="cannot look up"):
-        status("a", "m1", target=ARN, provider=Meddled(provider, names))
+        status("k", "m1", target=TARGET, provider=Meddled(line.store, names))
 
 
-def test_send_is_a_wake_as_any_other(sends: Callable[..., Sent], waker: RecordingWaker) -> None:
-    """What @leased recognises by itself."""
-    sends()
-    event = waker.wakes[0].to_event()
-    assert Wake.from_event(event) == Wake(key=KEY, ticket=waker.wakes[0].ticket, target=None)
+# --- together with the worker
+
+
+def test_message_of_a_sender_and_one_of_the_function_itself_are_one_queue(line: Line) -> None:
+    """Both ways in meet in one mailbox, in the order of arrival."""
+    sent(line)
+    assert isinstance(line.come("m2"), Routed)
+    assert line.come("m1") == Duplicate(state="waiting", owner=wakes(line)[0].ticket)
+    line.resume(wakes(line)[0])
+    assert line.order == ["m1", "m2"]
+    assert line.resume(wakes(line)[0]) == Idle()
