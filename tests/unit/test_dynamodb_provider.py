@@ -19,6 +19,7 @@ from incumbent.errors import (
     StoredFormatUnknown,
 )
 from incumbent.providers.dynamodb import DynamoDBProvider, item, updates
+from incumbent.providers.dynamodb.grants import MOST, Grants
 from incumbent.providers.dynamodb.item import Record
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import DynamoDBServer, dynalite_available
@@ -1078,6 +1079,78 @@ def test_dead_letter_whose_settle_was_lost_to_another_is_taken_back(bench: Bench
     assert bench.place.items(bench.pk()) == ["lease"]
 
 
+def test_older_dead_letter_is_put_back_when_the_settle_that_replaced_it_was_lost(bench: Bench) -> None:
+    """M6: the id died before the window, came again, and its new death was never settled."""
+    once = Policy(max_attempts=1)
+    claim(bench.a, "A", 1)
+    settle(bench.a, "A", failed=[Failure(id="m1", error="first")], policy=once)
+    bench.clock.advance(once.window_ms)
+    claim(bench.a, "B", 1)
+
+    def take_over(_: Any) -> None:
+        bench.expire()
+        claim(bench.b, "C")
+
+    bench.a.faults = [None, take_over]
+    with pytest.raises(LeaseLost):
+        settle(bench.a, "B", failed=[Failure(id="m1", error="second")], policy=once)
+    assert [each.message.last_error for each in bench.c.provider.dead_letters("k", 9)] == ["first"]
+
+
+def test_settle_gives_the_successor_its_ttl_whatever_a_beat_has_extended(bench: Bench) -> None:
+    """R6: another client of the same owner renewed for longer, which this one has not seen."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.provider.beat("k", "A", TTL_MS)
+    bench.c.provider.renew_lease("k", "A", 10 * TTL_MS)
+    answer = settle(bench.a, "A", 1, next_owner="A2")
+    assert isinstance(answer, Continued)
+    assert bench.item()["expires_at"] == {"N": str(NOW_MS + TTL_MS)}
+
+
+def test_settle_of_a_message_that_came_unseen_is_carried_out(bench: Bench) -> None:
+    """M2: what is named is settled, also where this client has not seen that it was stored."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.provider.beat("k", "A", TTL_MS)
+    claim(bench.b, "C", 3)
+    answer = settle(bench.a, "A", 1, 3, next_owner="A2")
+    assert isinstance(answer, Continued)
+    assert ([each.id for each in answer.messages], answer.waiting) == (["m2"], 0)
+
+
+def test_replies_that_overtake_one_another_leave_the_newest_view() -> None:
+    """M10: a beat's answer that comes late does not make the provider forget what a take has given."""
+
+    def record(fence: int, edits: int, expires_at: int) -> Record:
+        numbers = {"fence": fence, "edits": edits, "expires_at": expires_at}
+        stored = {name: item.typed(value) for name, value in numbers.items()}
+        state = rules.KeyState(owner="A", fence=fence, expires_ms=expires_at)
+        return Record(state=state, item=stored)
+
+    grants = Grants()
+    for each in (record(5, 2, 100), record(5, 1, 200), record(4, 9, 900), record(5, 2, 99)):
+        grants.remember("k", "A", each)
+    assert grants.recall("k", "A") == (5, record(5, 2, 100).item)
+    grants.remember("k", "A", record(6, 0, 50))
+    assert grants.recall("k", "A")[0] == 6
+    for number in range(MOST):
+        grants.remember(f"k{number}", "A", record(1, 0, 1))
+    assert grants.recall("k", "A") == (None, {})
+
+
+def test_message_stored_behind_a_holder_that_left_is_not_taken_by_ttl(bench: Bench) -> None:
+    """H32, H17: killed between two steps: the record was idle, and a message in it must last."""
+    claim(bench.a, "A", 1)
+    start: list[Any] = [None, *[None] * bench.place.reads_more]
+    bench.b.faults = [*start, lambda _: settle(bench.a, "A", 1), *[bench.b.request_lost] * 3]
+    with pytest.raises(LeaseUnavailable):
+        claim(bench.b, "B", 2)
+    assert "expires_on" not in bench.item()
+    assert [each.key for each in bench.c.provider.orphans(9)] == ["k"]
+    assert [each.id for each in claim(bench.c, "C").messages] == ["m2"]
+
+
 def test_promise_is_written_before_the_answer_though_places_move(bench: Bench) -> None:
     """M3, H52: between the look and the mark the head was settled: the mark is still on the right message."""
     claim(bench.a, "A", 1)
@@ -1330,6 +1403,19 @@ def test_orphan_of_an_unknown_version_does_not_hide_the_others(bench: Bench) -> 
     assert next(iter(found)).key == "k2"
     with pytest.raises(StoredFormatUnknown):
         next(iter(found))
+
+
+def test_orphan_of_a_successor_with_a_shorter_ttl_is_found_when_it_dies(bench: Bench) -> None:
+    """M8: the index says from when on a key can be an orphan, and that may come earlier than it was."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.provider.settle("k", "A", ttl_ms=10_000, handled=["m1"], next_owner="A2")
+    bench.clock.advance(10_000 + SKEW_MS)
+    assert [each.key for each in bench.c.provider.orphans(9)] == ["k"]
+    bench.a.provider.acquire_lease("k", "C", TTL_MS)
+    assert bench.a.provider.transfer_lease("k", "C", "C2", 10_000)
+    bench.clock.advance(10_000 + SKEW_MS)
+    assert [each.key for each in bench.c.provider.orphans(9)] == ["k"]
 
 
 def test_limit_of_orphans_is_kept(bench: Bench) -> None:
