@@ -359,7 +359,8 @@ class _Desk:
                 raise
             observe.LOG.error("answered with an error: %s", error)
             status = _STATUS[type(error)]
-            again = {} if status == _STATUS[LeaseKeyMissing] else _RETRY_AFTER
+            # To bring an event again that has no key, or is too large, would not help.
+            again = _RETRY_AFTER if isinstance(error, LeaseUnavailable | MailboxFull) else {}
             return source.answer(status, {"error": type(error).__name__, "message": str(error)}, again)
 
     def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
