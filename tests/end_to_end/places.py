@@ -19,10 +19,11 @@ from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.clock import FakeClock
-from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
+from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, why_no_dynalite
 from tests.conformance.test_redis import pass_time
 
 SKEW_MS = 1_000
+PLACES = ("memory", "redis", "moto", *(("dynalite",) if why_no_dynalite() is None else ()))
 
 
 @dataclass(kw_only=True)

@@ -4,35 +4,19 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from incumbent import Lease, Message, Origin, Policy, Wake, leased, send
 from incumbent.sweeper import sweep
-from incumbent.testing.servers import why_no_dynalite
-from tests.end_to_end.places import Place, dynamodb_place, memory_place, redis_place
+from tests.end_to_end.places import PLACES, Place
 from tests.unit.stage import context
 
-PLACES = ["memory", "redis", "moto", *(["dynalite"] if why_no_dynalite() is None else [])]
 TTL_MS = 30_000
 ORIGIN = Origin(keyspace="k", target="handler")
 LEFT_MS = 8_000  # of an invocation: less than a renewal takes, so that no heartbeat moves a clock
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Every store in turn."""
-    match request.param:
-        case "memory":
-            yield memory_place()
-        case "redis":
-            with redis_place(request.getfixturevalue("valkey_server")) as found:
-                yield found
-        case name:
-            with dynamodb_place(name, request.getfixturevalue(f"{name}_server")) as found:
-                yield found
 
 
 def sent(place: Place, full_key: str, **event: Any) -> str:
