@@ -1,0 +1,1 @@
+../worker/dying.py

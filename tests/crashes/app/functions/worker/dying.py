@@ -1,0 +1,66 @@
+"""Dies by SIGKILL at named points: before and after each call of the store and the waker, and each request of one."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ASKED = Path(os.environ["DIE_AT"])
+
+
+def die(key: str, point: str) -> None:
+    """End this process if the key's file asks for this point; it asks once."""
+    asked = ASKED / key.replace("/", "!")
+    if asked.exists() and asked.read_text(encoding="utf-8") == point:
+        asked.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Dying:
+    """A provider or a waker of which every call is two points; the key of a call is its first argument's."""
+
+    def __init__(self, real: Any, name: str = "") -> None:
+        self._real = real
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._real, name)
+        return self._dying(name, method) if callable(method) else method
+
+    def __call__(self, wake: Any) -> None:
+        """Wake, as a waker does."""
+        self._dying(self._name, self._real)(wake)
+
+    def _dying(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(first: Any, *rest: Any, **more: Any) -> Any:
+            key = getattr(first, "key", first)
+            said = "redeem" if name == "claim" and more.get("ticket") else name
+            requests[:] = [key, said, 0]
+            die(str(key), f"{said}.before")
+            answer = method(first, *rest, **more)
+            die(str(key), f"{said}.after")
+            requests[:] = []
+            return answer
+
+        return call
+
+
+requests: list[Any] = []
+"""The call that is under way, and how many requests it has made: DynamoDB's calls may make several."""
+
+
+def count_requests(client: Any) -> None:
+    """Make each request of a boto3 client two points more."""
+
+    def sent(**_: Any) -> None:
+        if requests:
+            requests[2] += 1
+            die(str(requests[0]), f"{requests[1]}.request-{requests[2]}.before")
+
+    def answered(**_: Any) -> None:
+        if requests:
+            die(str(requests[0]), f"{requests[1]}.request-{requests[2]}.after")
+
+    client.meta.events.register("before-send.dynamodb.*", sent)
+    client.meta.events.register("after-call.dynamodb.*", answered)
