@@ -397,6 +397,16 @@ class PausesAreIgnored(Spoilt):
         return mail(after, lambda each: replace(each, due_ms=0)), answer
 
 
+class PausedIsIdle(Spoilt):
+    """M3, M6: who claims a message that pauses is told that there is nothing, and promised nothing."""
+
+    def spoil(self, before: rules.KeyState, after: rules.KeyState, answer: Any, now: int) -> tuple[rules.KeyState, Any]:
+        """Say so."""
+        if isinstance(answer, rules.Known) and answer == rules.Known(state="waiting", owner=None):
+            return before, "nothing due"
+        return after, answer
+
+
 class PausesEndEarly(Spoilt):
     """M6: a millisecond too early."""
 
@@ -621,7 +631,11 @@ SEEN_BY: dict[type[Spoilt], tuple[str, ...]] = {
     RepeatedClaimCounts: ("test_claim_of_the_present_owner_is_answered_from_what_stands",),
     DeliveryNotCounted: ("test_free_key_is_claimed", "test_message_that_kills_its_run_is_dead_too"),
     FullRefusesTheOwner: ("test_full_mailbox_does_not_refuse_who_finds_the_key_free",),
-    FullIsIgnored: ("test_full_mailbox_refuses_to_route",),
+    FullIsIgnored: (
+        "test_full_mailbox_refuses_to_route",
+        "test_full_mailbox_behind_a_paused_message_refuses_on_a_free_key",
+    ),
+    PausedIsIdle: ("test_claim_of_a_paused_message_is_a_duplicate",),
     TooLargeByCharacters: ("test_message_may_be_as_large_as_the_limit_to_the_byte",),
     TicketIsCounted: ("test_ticket_holds_the_key_and_is_given_nothing",),
     TicketIsNeverSpent: ("test_ticket_is_redeemed_once", "test_of_many_redemptions_at_once_one_owns"),

@@ -9,7 +9,9 @@ import pytest
 from incumbent.contract import NoopLeaseProvider
 from incumbent.errors import ConfigurationError
 from incumbent.providers import from_env
+from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
+from incumbent.providers.redis import RedisProvider
 
 
 def test_memory_is_one_for_the_process() -> None:
@@ -55,6 +57,14 @@ def test_store_without_its_address_is_refused(name: str, variable: str, value: s
     environ = {"INCUMBENT_PROVIDER": name} | ({} if value is None else {variable: value})
     with pytest.raises(ConfigurationError, match=variable):
         from_env(environ)
+
+
+def test_named_store_is_made_without_a_connection() -> None:
+    """Nothing is asked before the first call."""
+    redis = from_env({"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": "redis://nowhere.invalid:1/0"})
+    assert isinstance(redis, RedisProvider)
+    dynamodb = from_env({"INCUMBENT_PROVIDER": "dynamodb", "INCUMBENT_TABLE_NAME": "no-such-table"})
+    assert isinstance(dynamodb, DynamoDBProvider)
 
 
 def test_environment_of_the_process_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
