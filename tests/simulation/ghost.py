@@ -150,6 +150,10 @@ class Ghost:
                 self.deliveries[message.id] += 1
                 if after.owner in self.tickets:
                     self._broken("M9", f"ticket {after.owner} is given {message.id}")
+                if message.attempts > self.policy.max_attempts or message.due_ms > now_ms + (self.skew_ms or 0):
+                    self._broken(
+                        "M6", f"{message.id} is out of attempts, or pauses, and is given: {state_in_short(after)}"
+                    )
                 if passed or (paused and after.block):
                     self._broken("M4", f"{message.id} goes ahead of older messages: {state_in_short(after)}")
             elif message.attempts < counts.get(message.id, (0, 0))[0] and counts[message.id][1] != before.fence:

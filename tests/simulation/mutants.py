@@ -11,14 +11,17 @@ from typing import Any
 from incumbent import rules
 from incumbent.rules import Ended, KeyState, Stored
 from tests.simulation.asking import NO_BUGS, Bugs
+from tests.simulation.plans import STORES
 from tests.simulation.store import Rules
+
+MODELS = ("one clock", "many clocks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """One bug: in the rules, in a provider, or in the runtime.
 
-    ``breaks`` are the rules that may show it, ``scenario`` is where it shows soon, ``store`` where alone it can.
+    ``breaks`` are the rules that may show it, ``scenario`` is where it shows soon, ``stores`` on which it can.
     """
 
     name: str
@@ -29,10 +32,11 @@ class Mutant:
     bugs: Bugs = NO_BUGS
     joins_heartbeat: bool = True
     notices_loss: bool = True
-    store: str | None = None
+    blind_to: str = ""
+    stores: tuple[str, ...] = MODELS
 
 
-FAITHFUL = Mutant(name="", says="all as it should be", breaks=(), scenario="")
+FAITHFUL = Mutant(name="", says="all as it should be", breaks=(), scenario="", stores=STORES)
 
 
 class _WithoutBy(Rules):
@@ -248,7 +252,7 @@ _ALL = (
         breaks=("R4", "R12"),
         scenario="long_runs",
         rules=_WithoutNoshort(),
-        store="many clocks",
+        stores=("many clocks",),
     ),
     Mutant(
         name="ticket",
@@ -270,7 +274,7 @@ _ALL = (
         breaks=("M10",),
         scenario="rush",
         bugs=Bugs(routes_behind_live_only=True),
-        store="many clocks",
+        stores=("many clocks",),
     ),
     Mutant(
         name="takeguard",
@@ -278,7 +282,7 @@ _ALL = (
         breaks=("M3",),
         scenario="short_of_time",
         bugs=Bugs(claims_unguarded=True),
-        store="many clocks",
+        stores=("many clocks",),
     ),
     Mutant(
         name="fullown", says=_WithoutFullown.__doc__ or "", breaks=("M7",), scenario="full", rules=_WithoutFullown()
@@ -306,7 +310,7 @@ _ALL = (
         breaks=("M3",),
         scenario="again",
         bugs=Bugs(closes_by_size=True),
-        store="many clocks",
+        stores=("many clocks",),
     ),
     Mutant(
         name="settle under a lost lease",
@@ -326,6 +330,26 @@ _ALL = (
         name="newest first", says=_NewestFirst.__doc__ or "", breaks=("M4",), scenario="crowd", rules=_NewestFirst()
     ),
     Mutant(name="same fence", says=_SameFence.__doc__ or "", breaks=("R7",), scenario="pair", rules=_SameFence()),
+    *(
+        Mutant(
+            name=f"blind to {attribute}",
+            says=f"No condition of the DynamoDB provider takes notice of {attribute}.",
+            breaks=breaks,
+            scenario=scenario,
+            stores=("dynamodb",),
+            blind_to=attribute,
+        )
+        for attribute, breaks, scenario in (
+            ("edits", ("M3",), "short_of_time"),
+            ("expires_at", ("R1", "R12"), "pair"),
+            ("lease_owner", ("R1", "R12"), "pair"),
+            ("ids", ("M5",), "short_of_time"),
+            ("tombs", ("M3",), "copies"),
+            ("mail[", ("M3",), "pair"),
+            ("head_attempts", ("M6",), "poison"),
+            ("head_due", ("M6",), "paused"),
+        )
+    ),
 )
 
 MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

@@ -33,6 +33,10 @@ class NoAnswer(Exception):
     """What a vendor's client raises: no answer in time, or no service."""
 
 
+class Throttled(NoAnswer):
+    """The store has refused the request before doing anything."""
+
+
 class Faults:
     """A few faults of some kinds, scattered over a schedule. None once it is calm."""
 
@@ -141,7 +145,7 @@ class Network:
             scheduler.pause(0)
         if fault == "throttled":
             scheduler.pause(scheduler.random.randint(0, _LATENCY_MS))
-            raise NoAnswer("throttled")
+            raise Throttled("throttled")
         if fault == "cut":
             environment.cut_until_ms = scheduler.now_ms + self.a_while_ms()
         return "lost" if environment.cut_until_ms > scheduler.now_ms else fault

@@ -12,6 +12,7 @@ from incumbent.runs import Call, Later, Outcome, Ran, Runner
 from incumbent.values import Duplicate, Message, Origin, Routed
 from incumbent.wakers import Wake
 from tests.simulation.asking import Parts
+from tests.simulation.dynamodb import Table, make_provider
 from tests.simulation.environment import Environment
 from tests.simulation.ghost import Ghost, Run
 from tests.simulation.many_clocks import ManyClocksProvider
@@ -75,7 +76,8 @@ class World:
     ) -> None:
         self.scheduler = Scheduler(seed, workers)
         self.chance = self.scheduler.random
-        self.plan: Plan = plan_of(self.chance, scenario=scenario, store=mutant.store or store)
+        stores = mutant.stores if store is None else (store,)
+        self.plan: Plan = plan_of(self.chance, scenario=scenario, stores=stores)
         self.mutant = mutant
         self.trace = trace
         self.names = Names()
@@ -89,10 +91,11 @@ class World:
         self.ghost = Ghost(
             scheduler=self.scheduler,
             policy=plan.settings.policy,
-            skew_ms=plan.skew_ms if plan.store == "many clocks" else None,
+            skew_ms=None if plan.store == "one clock" else plan.skew_ms,
             say=say,
         )
         self.store = Store(self.scheduler, self.ghost.witness)
+        self.table = Table(self.ghost.witness, blind_to=mutant.blind_to)
         self.providers: dict[Environment, WatchedProvider] = {}
         self.warm: list[Environment] = []
         self.under_way: list[Invocation] = []
@@ -177,7 +180,7 @@ class World:
             return self.warm.pop(self.chance.randrange(len(self.warm)))
         self.environments += 1
         stops = self.chance.random() < 0.5
-        if self.plan.store == "many clocks":
+        if self.plan.store != "one clock":
             environment = Environment(
                 f"e{self.environments}", self.scheduler, wall_off_ms=self.within_skew_ms(), stops_monotonic=stops
             )
@@ -208,10 +211,13 @@ class World:
                 bugs=self.mutant.bugs,
             )
             provider: Provider
-            if self.plan.store == "one clock":
-                provider = OneClockProvider(parts)
-            else:
-                provider = ManyClocksProvider(parts, skew_ms=self.plan.skew_ms)
+            match self.plan.store:
+                case "one clock":
+                    provider = OneClockProvider(parts)
+                case "many clocks":
+                    provider = ManyClocksProvider(parts, skew_ms=self.plan.skew_ms)
+                case _:
+                    provider = make_provider(environment, self.table, self.network, skew_ms=self.plan.skew_ms)
             self.providers[environment] = WatchedProvider(provider, environment, self.ghost)
         return self.providers[environment]
 
@@ -318,7 +324,7 @@ class World:
 
         Backwards only where the monotonic clock never stands still: else no clock would tell how long a freeze was.
         """
-        if self.plan.store == "many clocks":
+        if self.plan.store != "one clock":
             to_ms = self.within_skew_ms()
             environment.clock.step_wall(to_ms - environment.clock.wall_off_ms)
         else:
@@ -422,7 +428,7 @@ class World:
         sweeper.serves = "sweeper"
         waker, provider = self.waker(sweeper), self.provider(sweeper)
         for _ in range(MOST_SWEEPS):
-            if not self.under_way and not self.expected and not self.store.record.state.mail:
+            if not self.under_way and not self.expected and not self.ghost.state.mail:
                 break
             for orphan in provider.orphans(10):
                 waker(Wake(key=orphan.key, ticket=None, target=orphan.target))

@@ -1,0 +1,163 @@
+"""The real DynamoDB provider over a table in memory: what it sends is understood, and each request may meet a fault."""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from botocore.config import Config
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from incumbent.providers.dynamodb import DynamoDBProvider, item
+from incumbent.rules import KeyState
+from tests.simulation.asking import asked_by
+from tests.simulation.environment import Environment
+from tests.simulation.expressions import Item, holds, updated
+from tests.simulation.network import TIMEOUT_MS, Network, NoAnswer, Throttled
+from tests.simulation.store import KEY, NOTHING_YET, Asked, Witness
+
+T = TypeVar("T")
+
+_CONFIG = Config(connect_timeout=TIMEOUT_MS / 2_000, read_timeout=TIMEOUT_MS / 2_000, retries={"total_max_attempts": 1})
+_REFUSED = "ConditionalCheckFailedException"
+
+
+class Refused(Exception):
+    """A condition does not hold."""
+
+    def __init__(self, item: Item) -> None:
+        super().__init__()
+        self.item = item
+
+
+class Table:
+    """The items of one table. Every request is one step; what it does to the lease item is witnessed.
+
+    ``blind_to`` is a seeded bug: an attribute of which no condition takes any notice.
+    """
+
+    def __init__(self, witness: Witness, *, blind_to: str = "") -> None:
+        self._witness = witness
+        self._blind_to = blind_to
+        self._items: dict[tuple[str, str], Item] = {}
+        self._names: set[str] = set()
+        self._state = NOTHING_YET
+
+    def update(self, asked: Asked, now_ms: int, request: Mapping[str, Any]) -> Item | Refused:
+        """Update an item where its condition holds."""
+        name = _name(request["Key"])
+        old = self._items.get(name, {})
+        if not holds(self._seen(request["ConditionExpression"]), old, request):
+            self._witness(asked, self._state, self._state, None, now_ms)
+            return Refused(old)
+        self._items[name] = updated(request["UpdateExpression"], old or dict(request["Key"]), request)
+        before, self._state = self._state, self._decoded(asked, self._items[name])
+        self._witness(asked, before, self._state, None, now_ms)
+        return self._items[name]
+
+    def get(self, key: Mapping[str, Any]) -> Item | None:
+        """Read an item."""
+        return self._items.get(_name(key))
+
+    def put(self, new: Item) -> Item | None:
+        """Write a whole item, and return what stood there."""
+        old = self._items.get(_name(new))
+        self._items[_name(new)] = dict(new)
+        return old
+
+    def delete(self, request: Mapping[str, Any]) -> Item | Refused | None:
+        """Delete an item where its condition holds, and return it."""
+        old = self._items.get(_name(request["Key"]), {})
+        if not holds(request.get("ConditionExpression", ""), old, request):
+            return Refused(old)
+        return self._items.pop(_name(request["Key"]), None)
+
+    def query(self, request: Mapping[str, Any]) -> list[Item]:
+        """Find items, of the table or of its index."""
+        return [each for each in self._items.values() if holds(request["KeyConditionExpression"], each, request)]
+
+    def _seen(self, condition: str) -> str:
+        """The condition, or what is left of it: it is a row of demands, each in brackets."""
+        if not self._blind_to:
+            return condition
+        demands = condition[1:-1].split(") AND (")
+        return " AND ".join(f"({demand})" for demand in demands if f"#{self._blind_to}" not in demand)
+
+    def _decoded(self, asked: Asked, lease: Item) -> KeyState:
+        """The state that an item tells of, with all names that are kept as digests."""
+        named = (asked.owner, asked.message_id, asked.successor, asked.ticket, *asked.handled, *asked.dropped)
+        self._names.update(name for name in named if name)
+        return item.decode(lease, key=KEY, names=self._names).state
+
+
+class Client:
+    """The part of botocore's client that the provider uses, for one environment."""
+
+    def __init__(self, environment: Environment, table: Table, network: Network) -> None:
+        self.meta = SimpleNamespace(config=_CONFIG)
+        self._environment = environment
+        self._table = table
+        self._network = network
+
+    def update_item(self, **request: Any) -> dict[str, Any]:
+        """Update an item."""
+        now_ms = self._environment.clock.now().wall_ms
+        found = self._ask(lambda asked: self._table.update(asked, now_ms, request), "UpdateItem")
+        return {"Attributes": found}
+
+    def get_item(self, **request: Any) -> dict[str, Any]:
+        """Read an item."""
+        found = self._ask(lambda _: self._table.get(request["Key"]), "GetItem")
+        return {} if found is None else {"Item": found}
+
+    def put_item(self, **request: Any) -> dict[str, Any]:
+        """Write an item."""
+        found = self._ask(lambda _: self._table.put(request["Item"]), "PutItem")
+        return {} if found is None else {"Attributes": found}
+
+    def delete_item(self, **request: Any) -> dict[str, Any]:
+        """Delete an item."""
+        found = self._ask(lambda _: self._table.delete(request), "DeleteItem")
+        return {"Attributes": found} if found else {}
+
+    def batch_get_item(self, **request: Any) -> dict[str, Any]:
+        """Read several items."""
+        ((name, wanted),) = request["RequestItems"].items()
+        found = self._ask(lambda _: [self._table.get(key) for key in wanted["Keys"]], "BatchGetItem")
+        return {"Responses": {name: [each for each in found if each is not None]}}
+
+    def query(self, **request: Any) -> dict[str, Any]:
+        """Find items."""
+        return {"Items": self._ask(lambda _: self._table.query(request), "Query")}
+
+    def _ask(self, carry_out: Callable[[Asked], T | Refused], operation: str) -> T:
+        asked = asked_by(self._environment)
+        asked.odd = True  # how many requests it takes is counted elsewhere
+        try:
+            found = self._network.request(self._environment, f"{asked.call}, {operation}", lambda: carry_out(asked))
+        except Throttled as cause:
+            raise _error("ProvisionedThroughputExceededException", operation) from cause
+        except NoAnswer as cause:
+            raise ReadTimeoutError(endpoint_url="simulated", error=cause) from cause
+        if isinstance(found, Refused):
+            raise _error(_REFUSED, operation, found.item)
+        return found
+
+
+def make_provider(environment: Environment, table: Table, network: Network, *, skew_ms: int) -> DynamoDBProvider:
+    """The provider of one environment."""
+    client: Any = Client(environment, table, network)
+    return DynamoDBProvider(table_name="simulated", client=client, max_clock_skew_ms=skew_ms, clock=environment.clock)
+
+
+def _error(code: str, operation: str, old: Item | None = None) -> ClientError:
+    response: dict[str, Any] = {
+        "Error": {"Code": code, "Message": "simulated"},
+        "ResponseMetadata": {"RetryAttempts": 0, "HTTPStatusCode": 400},
+    }
+    if old:
+        response["Item"] = old
+    return ClientError(cast("Any", response), operation)
+
+
+def _name(key: Mapping[str, Any]) -> tuple[str, str]:
+    return key["pk"]["S"], key["sk"]["S"]
