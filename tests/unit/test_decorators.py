@@ -1,0 +1,1200 @@
+"""``@leased`` and ``leased_function``: checked when they decorate, and then plain functions with an owner a key."""
+
+from __future__ import annotations  # so that annotations are text, as in many a user's module
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+
+from incumbent import (
+    Busy,
+    ConfigurationError,
+    Duplicate,
+    Idle,
+    Lease,
+    LeaseBusy,
+    LeaseKeyMissing,
+    LeaseLost,
+    LeaseUnavailable,
+    Message,
+    Policy,
+    Routed,
+    Wake,
+    current_lease,
+    leased,
+    leased_function,
+    providers,
+)
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.providers.memory import MemoryProvider, process_memory
+from tests.unit.stage import ARN, Facts, Little, Meddled, RecordingWaker, StepClock, beside, context, raising
+
+if TYPE_CHECKING:
+    from tests.unit.stage import Context
+
+ROOT = Path(__file__).parents[2]
+EVENTS = ROOT / "events"
+TTL_MS = 30_000
+
+
+def load(name: str) -> Any:
+    """Read one sample event."""
+    return json.loads((EVENTS / f"{name}.json").read_text("utf-8"))
+
+
+ORDER_KEYS: Mapping[str, str] = {
+    "alb": "powertools_json(body).order_id",
+    "api-gateway-http": "powertools_json(body).order_id",
+    "api-gateway-rest": "pathParameters.order_id",
+    "chat-message": "powertools_json(body).thread_id",
+    "eventbridge": "detail.order_id",
+    "eventbridge-replayed": "detail.order_id",
+    "function-url": "powertools_json(body).order_id",
+    "invoke": "order_id",
+    "s3-via-eventbridge": "detail.object.key",
+    "slack": "powertools_json(body).event.thread_ts",
+    "sns": "powertools_json(Records[0].Sns.Message).order_id",
+    "step-functions": "input.order_id",
+}
+
+
+@dataclass(slots=True)
+class Shop:
+    """A store, its clock, and handlers that note what they are given."""
+
+    clock: StepClock = field(default_factory=StepClock)
+    facts: Facts = field(default_factory=Facts)
+    store: Any = None
+    seen: list[Any] = field(default_factory=list)
+    during: Callable[[Any], Any] = lambda _: None
+
+    def __post_init__(self) -> None:
+        """Begin empty."""
+        self.store = Meddled(MemoryProvider(clock=self.clock))
+
+    def handler(self, **options: Any) -> Any:
+        """A decorated handler; ``during`` is what it does, with its event."""
+        chosen = {
+            "key_jmespath": "k",
+            "keyspace": "shop",
+            "provider": self.store,
+            "clock": self.clock,
+            "waker": None,
+            "observer": self.facts,
+            **options,
+        }
+
+        @leased(**chosen)
+        def handler(event: Any, context: Any, *, lease: Lease) -> Any:
+            self.seen.append(event)
+            return self.during(event)
+
+        return handler
+
+    def context(self, request_id: str = "request-1", **more: Any) -> Context:
+        """An invocation's context."""
+        return context(self.clock, request_id=request_id, **more)
+
+    def peek(self, key: str = "shop/a") -> list[Message]:
+        """What is stored of a key."""
+        return list(self.store.peek(key))
+
+    def occupy(self, key: str = "shop/a") -> None:
+        """Let somebody else own a key."""
+        self.store.acquire_lease(key, "somebody", TTL_MS)
+
+
+@pytest.fixture
+def shop() -> Shop:
+    """A store of the test's own."""
+    return Shop()
+
+
+# --- what is refused when it decorates
+
+
+def plain(event: Any, context: Any) -> None:
+    """A handler."""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give key= or key_jmespath="),
+        ({"key": "k", "key_jmespath": "k"}, "one of them"),
+        ({"key": ""}, "non-empty text or a callable"),
+        ({"key": 7}, "non-empty text or a callable"),
+        ({"key": b"k"}, "non-empty text or a callable"),
+        ({"key_jmespath": ""}, "no JMESPath expression"),
+        ({"key_jmespath": "a["}, "no JMESPath expression"),
+        ({"key_jmespath": 7}, "no JMESPath expression"),
+        ({"key_jmespath": "powertool_json(body).id"}, "calls powertool_json"),
+        ({"key_jmespath": "a.b[?c == lower(d)] | [0]"}, "calls lower"),
+        ({"key": "k", "message_id": len, "message_id_jmespath": "id"}, "not both"),
+        ({"key": "k", "message_id": "id"}, "give a callable"),
+        ({"key": "k", "message_id_jmespath": "id["}, "no JMESPath expression"),
+        ({"key": "k", "keyspace": "a/b"}, "without a slash"),
+        ({"key": "k", "keyspace": 7}, "without a slash"),
+        ({"key": "k", "store": "body"}, "store is 'body'"),
+        ({"key": "k", "on_busy": 1}, "on_busy is 1"),
+        ({"key": "k", "on_result": 1}, "on_result is 1"),
+        ({"key": "k", "on_lost": 1}, "on_lost is 1"),
+        ({"key": "k", "on_dead_letter": 1}, "on_dead_letter is 1"),
+        ({"key": "k", "observer": 1}, "observer is 1"),
+        ({"key": "k", "waker": "lambda"}, "give a callable, 'auto' or None"),
+        ({"key": "k", "waker": 7}, "give a callable, 'auto' or None"),
+        ({"key": "k", "logger": logging.getLogger()}, "Powertools Logger"),
+        ({"key": "k", "ttl_ms": 0}, "ttl_ms"),
+        ({"key": "k", "ttl_ms": True}, "ttl_ms"),
+        ({"key": "k", "ttl_ms": 1_000, "renew_every_ms": 501}, "renew_every_ms"),
+        ({"key": "k", "when_busy": "wait"}, "when_busy"),
+        ({"key": "k", "deliver": "two"}, "deliver"),
+        ({"key": "k", "gather_ms": 100}, "gather_ms"),
+        ({"key": "k", "drain_ms": -1}, "drain_ms"),
+        ({"key": "k", "stop_before_ms": 0.5}, "stop_before_ms"),
+        ({"key": "k", "max_hops": -1}, "max_hops"),
+    ],
+    ids=repr,
+)
+def test_options_that_cannot_work_are_refused_at_decoration(options: dict[str, Any], said: str) -> None:
+    """Each with a message that names it, from both decorators, before any event comes."""
+    with pytest.raises(ConfigurationError, match=said.replace("(", r"\(")):
+        leased(**options)(plain)
+    with pytest.raises(ConfigurationError, match=said.replace("(", r"\(")):
+        leased_function(**options)(plain)
+
+
+def test_refusal_names_the_handler() -> None:
+    """Somebody reads it in a log without a traceback."""
+    with pytest.raises(ConfigurationError, match=r"test_decorators\.plain"):
+        leased()(plain)
+
+
+def test_unknown_option_is_refused() -> None:
+    """``leased`` by Python itself, ``leased_function`` with the options that it has."""
+    wrong: dict[str, Any] = {"key": "k", "lease_ms": 1}
+    with pytest.raises(TypeError):
+        leased(**wrong)
+    with pytest.raises(ConfigurationError, match="no option lease_ms; it has clock, deliver"):
+        leased_function(**wrong)
+
+
+def test_decorators_take_keywords_only() -> None:
+    """``@leased`` without parentheses is a mistake that shows at once."""
+    bare: Any = leased
+    with pytest.raises(TypeError):
+        bare(plain)
+    with pytest.raises(TypeError):
+        bare("key")
+
+
+class Callme:
+    """No function, though it can be called."""
+
+    def __call__(self, event: Any, context: Any) -> None:
+        """Do nothing."""
+
+    def method(self, event: Any, context: Any) -> None:
+        """Do nothing."""
+
+
+def generator(event: Any, context: Any) -> Any:
+    """A generator function."""
+    yield event
+
+
+async def async_generator(event: Any, context: Any) -> Any:
+    """An asynchronous one."""
+    yield event
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [Callme, Callme(), functools.partial(plain, None), generator, async_generator, None, "plain", print],
+    ids=repr,
+)
+@pytest.mark.parametrize("decorator", [leased, leased_function])
+def test_what_is_no_plain_function_is_refused(decorator: Any, thing: Any) -> None:
+    """A class would not be a function for the middleware above; a generator's work would come after the settle."""
+    with pytest.raises(ConfigurationError, match=r"decorates functions|is a generator"):
+        decorator(key="k")(thing)
+
+
+def test_handler_that_is_leased_already_is_refused() -> None:
+    """It would wait for itself."""
+    for decorator in (leased, leased_function):
+        with pytest.raises(ConfigurationError, match="leased already"):
+            decorator(key="k")(leased(key="k")(plain))
+
+
+def test_result_is_a_plain_function_with_the_handlers_name() -> None:
+    """Powertools' middleware wants a real one; what it is called is what is traced."""
+    for decorated in (leased(key="k")(plain), leased_function(key="k")(plain)):
+        assert inspect.isfunction(decorated)
+        assert (decorated.__name__, decorated.__doc__) == ("plain", "A handler.")
+        assert decorated.__module__ == __name__
+        assert inspect.unwrap(decorated) is plain
+        assert list(inspect.signature(decorated).parameters) == ["event", "context"]
+
+
+# --- the key
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"key": "all", "key_jmespath": None}, "all"),
+        ({"key": lambda event: event["k"] + "!", "key_jmespath": None}, "a!"),
+        ({"key_jmespath": "k"}, "a"),
+        ({"key_jmespath": "n"}, "7"),
+        ({"key": lambda _: 0, "key_jmespath": None}, "0"),
+        ({"key_jmespath": "powertools_json(body).id"}, "inner"),
+        ({"key_jmespath": "join('-', [k, powertools_base64(b64)])"}, "a-text"),
+    ],
+    ids=["constant", "callable", "expression", "integer", "zero", "json", "functions"],
+)
+def test_key_is_a_constant_a_callable_or_an_expression(shop: Shop, options: dict[str, Any], key: str) -> None:
+    """Text, or a whole number; with Powertools' functions."""
+    keys: list[str] = []
+    event = {"k": "a", "n": 7, "body": '{"id": "inner"}', "b64": "dGV4dA=="}
+
+    def during(_: Any) -> None:
+        lease = current_lease()
+        assert lease is not None
+        keys.append(lease.key)
+
+    shop.during = during
+    shop.handler(**options)(event, shop.context())
+    assert keys == [key]
+    assert {fact.key for fact in shop.facts.told} == {f"shop/{key}"}
+
+
+@pytest.mark.parametrize("value", [None, "", {}, {"a": 1}, [], ["a"], True, False, 1.0, float("nan")], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{"key_jmespath": "k"}, {"key": lambda event: event["k"], "key_jmespath": None}], ids=["jmespath", "key"]
+)
+def test_value_that_is_no_key_is_refused(shop: Shop, options: dict[str, Any], value: Any) -> None:
+    """The error names the expression and what it gave; nothing was asked, nothing was run."""
+    # H38: default key shared by strangers: oxbow #9.
+    with pytest.raises(LeaseKeyMissing) as error:
+        shop.handler(**options)({"k": value}, shop.context())
+    assert ("key_jmespath 'k'" if options["key_jmespath"] else "<lambda>") in str(error.value)
+    assert type(value).__name__ in str(error.value)
+    assert (shop.store.calls, shop.seen) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "event", "cause"),
+    [
+        ({"key": lambda event: event["missing"], "key_jmespath": None}, {}, KeyError),
+        ({"key": lambda event: event.order, "key_jmespath": None}, {}, AttributeError),
+        ({"key_jmespath": "powertools_json(body).id"}, {"body": "{not json"}, Exception),
+        ({"key_jmespath": "powertools_json(body).id"}, {"body": None}, Exception),
+        ({"key_jmespath": "length(k)"}, {"k": 7}, Exception),
+    ],
+)
+def test_key_that_raises_is_missing(shop: Shop, options: dict[str, Any], event: Any, cause: type[Exception]) -> None:
+    """Whatever a callable or an expression raises means that the event lacks what it needs; it is the cause."""
+    with pytest.raises(LeaseKeyMissing) as error:
+        shop.handler(**options)(event, shop.context())
+    assert isinstance(error.value.__cause__, cause)
+    assert shop.store.calls == []
+
+
+def test_own_error_of_a_key_function_goes_through(shop: Shop) -> None:
+    """It may say better what is wrong."""
+    with pytest.raises(LeaseKeyMissing, match="no thread in this channel"):
+        shop.handler(key=raising(LeaseKeyMissing("no thread in this channel")), key_jmespath=None)({}, shop.context())
+
+
+@pytest.mark.parametrize("key", ["x" * 1_020, "\ud800"], ids=["long", "surrogate"])
+def test_key_that_no_store_takes_is_missing(shop: Shop, key: str) -> None:
+    """R10: the keyspace counts; nothing was asked."""
+    with pytest.raises(LeaseKeyMissing, match="no usable key"):
+        shop.handler()({"k": key}, shop.context())
+    assert shop.store.calls == []
+
+
+@pytest.mark.parametrize("key", ["a/b", "{a}", "%41", "a\0b", "🔑", " "])
+def test_any_character_is_allowed_in_a_key(shop: Shop, key: str) -> None:
+    """H27."""
+    shop.handler()({"k": key}, shop.context())
+    assert {fact.key for fact in shop.facts.told} == {f"shop/{key}"}
+
+
+# --- the keyspace
+
+
+def test_keyspace_keeps_two_handlers_apart(shop: Shop) -> None:
+    """Unless set it is the function's name as Lambda says it, else the handler's."""
+    shop.handler(keyspace=None)({"k": "a"}, shop.context())
+    (key,) = {fact.key for fact in shop.facts.told}
+    assert key == f"{__name__}.Shop.handler.<locals>.handler/a"
+
+
+def test_keyspace_is_the_functions_name_in_lambda(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read when an event comes, so that a layer's module may be imported anywhere."""
+    handler = shop.handler(keyspace=None)
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    handler({"k": "a"}, shop.context())
+    assert {fact.key for fact in shop.facts.told} == {"orders/a"}
+
+
+def test_empty_keyspace_leaves_the_key_as_it_stands(shop: Shop) -> None:
+    """For sharing it with others."""
+    shop.handler(keyspace="")({"k": "a/b"}, shop.context())
+    assert {fact.key for fact in shop.facts.told} == {"a/b"}
+
+
+def test_keys_of_two_keyspaces_never_meet(shop: Shop) -> None:
+    """H28: a keyspace holds no slash, so the first one parts them."""
+    shop.handler(keyspace="a")({"k": "b/c"}, shop.context())
+    with pytest.raises(ConfigurationError):
+        shop.handler(keyspace="a/b")
+
+
+# --- the message's id
+
+
+@pytest.mark.parametrize(
+    ("name", "message_id"),
+    [
+        ("alb", "Root=1-69071f92-3f1c2b7a9d5e4c6081a2b3c4"),
+        ("api-gateway-http", "QhYA0g3sliAEPvQ="),
+        ("api-gateway-rest", "b7d1a1f0-6c0e-4b7e-8c55-5a0c1f7d9e21"),
+        ("chat-message", "QhX7cjVWliAEJ3w="),
+        ("eventbridge", "6a7e8feb-b491-4cf7-a9f1-bf3703467718"),
+        ("eventbridge-replayed", "6a7e8feb-b491-4cf7-a9f1-bf3703467718#replay#orders-after-outage"),
+        ("function-url", "5c0b8b1e-2f43-4c1a-9f0d-1d2f6c9f7a10"),
+        ("invoke", "request-1"),
+        ("s3-via-eventbridge", "2ee9cc15-d022-99ea-1fb8-1b1bac4850f9"),
+        ("slack", "QhYCVExampleAEcOw="),
+        ("sns", "95df01b4-ee98-5cb9-9903-4c221d41eb5e"),
+        ("step-functions", "request-1"),
+    ],
+)
+def test_message_id_is_the_sources_own(shop: Shop, name: str, message_id: str) -> None:
+    """The same on every delivery; else the request id, which an asynchronous retry keeps."""
+    handler = shop.handler(key_jmespath=ORDER_KEYS[name])
+    handler(load(name), shop.context())
+    assert {fact.message_id for fact in shop.facts.told} == {message_id}
+    handler(load(name), shop.context())  # delivered again
+    assert shop.facts.told[-1].outcome == "handled"
+    assert len(shop.seen) == 1
+
+
+@pytest.mark.parametrize("name", ["sqs-standard", "sqs-fifo", "kinesis", "dynamodb-stream"])
+def test_batch_has_the_requests_id(shop: Shop, name: str) -> None:
+    """Several records are no one message: ``leased_function`` is for each of them."""
+    shop.handler(key="all", key_jmespath=None)(load(name), shop.context())
+    assert {fact.message_id for fact in shop.facts.told} == {"request-1"}
+
+
+def test_batch_of_one_has_its_records_id(shop: Shop) -> None:
+    """With a batch size of one, the event is the record's."""
+    event = {"Records": load("sqs-standard")["Records"][:1]}
+    shop.handler(key="all", key_jmespath=None)(event, shop.context())
+    assert {fact.message_id for fact in shop.facts.told} == {"059f36b4-87a3-44ab-83d2-661975830a7d"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message_id"),
+    [
+        ({"message_id_jmespath": "id"}, "7"),
+        ({"message_id": lambda event: f"delivery-{event['id']}"}, "delivery-7"),
+    ],
+)
+def test_message_id_may_be_chosen(shop: Shop, options: dict[str, Any], message_id: str) -> None:
+    """A webhook's delivery id, say."""
+    shop.handler(**options)({"k": "a", "id": 7}, shop.context())
+    assert {fact.message_id for fact in shop.facts.told} == {message_id}
+
+
+@pytest.mark.parametrize("value", [None, "", True, 1.5, {}, "x" * 257, "\ud800"], ids=repr)
+def test_chosen_message_id_that_is_none_is_refused(shop: Shop, value: Any) -> None:
+    """M5: 1 to 256 bytes. To take another instead would make two messages of one."""
+    with pytest.raises(LeaseKeyMissing, match="message id"):
+        shop.handler(message_id_jmespath="id")({"k": "a", "id": value}, shop.context())
+    assert shop.store.calls == []
+
+
+def test_message_id_at_its_bound_is_taken(shop: Shop) -> None:
+    """256 bytes, whatever they are."""
+    shop.handler(message_id_jmespath="id")({"k": "a", "id": "ü" * 128}, shop.context())
+    assert len(shop.seen) == 1
+
+
+def test_overlong_id_of_a_source_is_refused(shop: Shop) -> None:
+    """A load balancer's client can send any trace header: it is told so."""
+    event = load("alb")
+    event["headers"]["x-amzn-trace-id"] = "x" * 300
+    answer = shop.handler(key="k", key_jmespath=None)(event, shop.context())
+    assert answer["statusCode"] == 400
+    assert shop.store.calls == []
+
+
+def test_invocation_without_a_context_has_an_id_of_its_own(shop: Shop) -> None:
+    """In a test, at a terminal: each call is a message."""
+    handler = shop.handler()
+    handler({"k": "a"})
+    handler({"k": "a"}, None)
+    handler({"k": "a"}, object())
+    assert len(shop.seen) == 3
+
+
+# --- settings and the environment
+
+
+def test_settings_come_from_the_environment_unless_given(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``INCUMBENT_TTL_MS``, ``INCUMBENT_RENEW_EVERY_MS``; an argument wins."""
+    monkeypatch.setenv("INCUMBENT_TTL_MS", "60000")
+    monkeypatch.setenv("INCUMBENT_RENEW_EVERY_MS", "5000")
+    lives: list[int] = []
+
+    def during(_: Any) -> None:
+        busy = shop.store.acquire_lease("shop/a", "stranger", TTL_MS)
+        lives.append(busy.expires_in_ms)
+        assert 4_000 <= shop.clock.next_pause_ms() <= 5_000
+
+    shop.during = during
+    shop.handler()({"k": "a"}, shop.context())
+    shop.handler(ttl_ms=20_000)({"k": "a"}, shop.context("request-2"))
+    assert lives == [60_000, 20_000]
+
+
+@pytest.mark.parametrize("text", ["30s", "30_000.0", "abc", "1e3"])
+@pytest.mark.parametrize("variable", ["INCUMBENT_TTL_MS", "INCUMBENT_RENEW_EVERY_MS"])
+def test_setting_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
+    """It names the variable."""
+    monkeypatch.setenv(variable, text)
+    for decorator in (leased, leased_function):
+        with pytest.raises(ConfigurationError, match=variable):
+            decorator(key="k")(plain)
+
+
+def test_setting_that_cannot_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bounds as for the argument; an empty one is not set."""
+    monkeypatch.setenv("INCUMBENT_TTL_MS", "0")
+    with pytest.raises(ConfigurationError, match="ttl_ms"):
+        leased(key="k")
+    monkeypatch.setenv("INCUMBENT_TTL_MS", "")
+    leased(key="k")
+
+
+def test_nothing_configured_says_what_to_set(shop: Shop) -> None:
+    """It is not a backend that cannot lease: the handler is not run."""
+    # H34: the body runs without the lease: redis-py #621, portalocker #137.
+    handler = shop.handler(provider=None)
+    with pytest.raises(ConfigurationError, match=r"INCUMBENT_PROVIDER.*redis, dynamodb, memory, none.*provider="):
+        handler({"k": "a"}, shop.context())
+    assert shop.seen == []
+
+
+def test_unknown_provider_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that are known."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "etcd")
+    with pytest.raises(ConfigurationError, match="'etcd'; known are"):
+        shop.handler(provider=None)({"k": "a"}, shop.context())
+    assert shop.seen == []
+
+
+@pytest.mark.parametrize("variable", ["AWS_LAMBDA_FUNCTION_NAME", "AWS_LAMBDA_RUNTIME_API"])
+def test_memory_is_refused_in_lambda(shop: Shop, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Every environment would own every key."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
+    monkeypatch.setenv(variable, "orders")
+    with pytest.raises(ConfigurationError, match="share no memory"):
+        shop.handler(provider=None, waker=None)({"k": "a"}, shop.context())
+    assert shop.seen == []
+
+
+def test_provider_of_the_environment_is_one_for_all_functions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two handlers of one process share its memory."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
+    key = f"k-{id(shop)}"
+    handler = shop.handler(provider=None, clock=SYSTEM_CLOCK)
+    other = shop.handler(provider=None, clock=SYSTEM_CLOCK, message_id_jmespath="id")
+    shop.during = lambda event: event["id"] == "m1" and other({"k": key, "id": "m2"})
+    handler({"k": key, "id": "m1"}, shop.context())
+    assert [fact.fact for fact in shop.facts.told if fact.message_id == "m2"][:1] == ["routed"]
+    assert list(process_memory().peek(f"shop/{key}")) == []
+
+
+def test_provider_is_made_once_though_two_events_come_at_once(shop: Shop) -> None:
+    """Each of two would own every key, were it memory."""
+    made: list[MemoryProvider] = []
+    both = threading.Barrier(2, timeout=0.05)
+
+    class Backend:
+        def get_lease_provider(self) -> MemoryProvider:
+            made.append(MemoryProvider(clock=shop.clock))
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait()
+            return made[-1]
+
+    handler = shop.handler(provider=Backend(), key="k", key_jmespath=None)
+    with beside(lambda: handler({}, None)), beside(lambda: handler({}, None)):
+        pass
+    assert len(made) == 1
+
+
+def test_backend_that_cannot_lease_warns_and_runs_all(shop: Shop) -> None:
+    """As a single process would without it."""
+
+    class Backend:
+        def get_lease_provider(self) -> None:
+            return None
+
+    with pytest.warns(RuntimeWarning, match="Backend cannot lease"):
+        shop.handler(provider=Backend())({"k": "a"}, shop.context())
+    assert len(shop.seen) == 1
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", "on", "whatever"])
+def test_disabled_warns_and_runs_all(shop: Shop, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """For an emergency: no store is asked, nobody is locked out."""
+    monkeypatch.setenv("INCUMBENT_DISABLED", value)
+    shop.occupy()
+    shop.store.calls.clear()
+    with pytest.warns(RuntimeWarning, match="INCUMBENT_DISABLED"):
+        shop.handler()({"k": "a"}, shop.context())
+    assert (len(shop.seen), shop.store.calls) == (1, [])
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "False", "no", "off"])
+def test_disabled_may_be_said_to_be_off(shop: Shop, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """A template with a parameter sets it either way."""
+    monkeypatch.setenv("INCUMBENT_DISABLED", value)
+    shop.occupy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert shop.handler()({"k": "a"}, shop.context())["status"] == "accepted"
+    assert shop.seen == []
+
+
+def test_stand_in_goes_before_every_provider(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a user's handler needs neither its store nor its environment."""
+    monkeypatch.setenv("INCUMBENT_DISABLED", "1")
+    handler = shop.handler(provider=raising)
+    token = providers.STAND_IN.set(MemoryProvider(clock=shop.clock))
+    try:
+        handler({"k": "a"}, shop.context())
+    finally:
+        providers.STAND_IN.reset(token)
+    assert shop.seen == [{"k": "a"}]
+
+
+def test_provider_that_only_leases_cannot_enqueue(shop: Shop) -> None:
+    """Asking for more than it can do is refused at the first event, before anything is asked."""
+    little = Little(shop.store)
+    for options in ({}, {"when_busy": "reject", "deliver": "all"}):
+        with pytest.raises(ConfigurationError, match="stores no messages"):
+            shop.handler(provider=little, **options)({"k": "a"}, shop.context())
+    assert (shop.store.calls, shop.seen) == ([], [])
+    shop.handler(provider=little, when_busy="reject")({"k": "a"}, shop.context())
+    assert len(shop.seen) == 1
+
+
+# --- what the handler gets
+
+
+def test_lease_is_given_to_whom_takes_it(shop: Shop) -> None:
+    """By name or by ``**kwargs``; a handler without it finds ``current_lease()``."""
+    got: list[Any] = []
+    decorate = leased(key="a", provider=shop.store, clock=shop.clock, waker=None)
+
+    @decorate
+    def with_lease(event: Any, context: Any, lease: Lease) -> None:
+        got.append(lease is current_lease())
+
+    @decorate
+    def with_kwargs(event: Any, context: Any, **more: Any) -> None:
+        got.append(more["lease"] is current_lease())
+
+    @decorate
+    def without(event: Any, context: Any) -> None:
+        got.append(current_lease() is not None)
+
+    handlers: tuple[Any, ...] = (with_lease, with_kwargs, without)
+    for handler in handlers:
+        handler({}, shop.context())
+    assert got == [True, True, True]
+    assert current_lease() is None
+
+
+def test_other_arguments_go_through(shop: Shop) -> None:
+    """What a middleware above hands down by keyword, to follow-ups as well."""
+    got: list[Any] = []
+
+    @leased(key="a", provider=shop.store, clock=shop.clock, waker=None, message_id_jmespath="id")
+    def handler(event: Any, context: Any, *, tenant: str) -> None:
+        got.append((event["id"], context, tenant))
+        if event["id"] == 1:
+            handler({"id": 2}, None, tenant="another")
+
+    own = shop.context()
+    handler({"id": 1}, own, tenant="tenant-a")
+    assert got == [(1, own, "tenant-a"), (2, own, "tenant-a")]
+
+
+def test_own_run_gets_the_event_itself(shop: Shop) -> None:
+    """Credentials included; what is stored lacks them, and the event is left as it was."""
+    event = load("api-gateway-http")
+    before = json.dumps(event)
+    stored: list[Any] = []
+    key = "shop/order-1001"
+    shop.during = lambda _: stored.extend(message.event for message in shop.peek(key))
+    shop.handler(key_jmespath=ORDER_KEYS["api-gateway-http"])(event, shop.context())
+    assert shop.seen[0] is event
+    assert json.dumps(event) == before
+    assert "example-access-token" not in json.dumps(stored)
+    assert stored[0]["body"] == event["body"]
+
+
+def test_follow_up_gets_what_was_stored(shop: Shop) -> None:
+    """``store=`` chooses it, and follow-ups get exactly that."""
+    handler = shop.handler(store=lambda event: {"k": event["k"], "text": event["text"]}, message_id_jmespath="id")
+    shop.during = lambda event: (
+        event["text"] == "one"
+        and handler({"k": "a", "id": 2, "text": "two", "secret": "s3cret"}, shop.context("request-2"))
+    )
+    handler({"k": "a", "id": 1, "text": "one", "secret": "s3cret"}, shop.context())
+    assert shop.seen == [
+        {"k": "a", "id": 1, "text": "one", "secret": "s3cret"},
+        {"k": "a", "text": "two"},
+    ]
+
+
+def test_origin_says_whom_to_wake(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function as it was invoked, alias included; ``INCUMBENT_TARGET``, then ``target=`` go before."""
+    # H47: self-invoke goes to the wrong alias.
+    targets: list[str | None] = []
+
+    def woken(**options: Any) -> None:
+        waker = RecordingWaker()
+        handler = shop.handler(waker=waker, drain_ms=0, message_id_jmespath="id", **options)
+        shop.during = lambda event: event["id"] == 1 and handler({"k": "a", "id": 2}, shop.context("request-2"))
+        handler({"k": "a", "id": 1}, shop.context())
+        targets.append(waker.wakes[0].target)
+        shop.store = Meddled(MemoryProvider(clock=shop.clock))
+
+    woken()
+    monkeypatch.setenv("INCUMBENT_TARGET", "from-the-environment")
+    woken()
+    woken(target="given:live")
+    assert targets == [ARN, "from-the-environment", "given:live"]
+
+
+def test_waker_is_lambdas_own_inside_lambda_only(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``"auto"``: nobody to wake at a terminal; none where it is said so."""
+    handler = shop.handler(waker="auto", drain_ms=0, message_id_jmespath="id")
+    shop.during = lambda event: event["id"] == 1 and handler({"k": "a", "id": 2}, shop.context("request-2"))
+    handler({"k": "a", "id": 1}, shop.context())
+    assert shop.facts.names[-1] == "released"
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:9")
+    handler({"k": "a", "id": 1}, shop.context())
+    shop.during = lambda event: handler({"k": "a", "id": 4}, shop.context()) if event.get("id") == 3 else None
+    handler({"k": "a", "id": 3}, shop.context("request-3"))
+    assert "wake_failed" in shop.facts.names
+
+
+# --- waking
+
+
+def test_resume_event_is_recognised(shop: Shop) -> None:
+    """It has no key by the user's rule: what it says is what is gone on with."""
+    waker = RecordingWaker()
+    handler = shop.handler(waker=waker, drain_ms=0, message_id_jmespath="id")
+    shop.during = lambda event: event["id"] == 1 and handler({"k": "a", "id": 2}, shop.context("request-2"))
+    handler({"k": "a", "id": 1}, shop.context())
+    (wake,) = waker.wakes
+    assert handler(wake.to_event(), shop.context("request-3")) == {"status": "resumed"}
+    assert handler(wake.to_event(), shop.context("request-3")) == {"status": "idle"}
+    assert [event["id"] for event in shop.seen] == [1, 2]
+
+
+def test_resume_event_of_another_keyspace_is_ignored(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Sent to the wrong function: its handler would not know the messages."""
+    wake = Wake(key="orders/a", ticket="t", target=None)
+    assert shop.handler()(wake.to_event(), shop.context()) == {"status": "idle"}
+    assert "not of keyspace 'shop'" in caplog.text
+    assert shop.store.calls == []
+
+
+def test_resume_event_of_an_empty_keyspace(shop: Shop) -> None:
+    """Every key is its own."""
+    shop.store.acquire_lease("orders/a", "before", TTL_MS)
+    shop.store.claim("orders/a", "sender", TTL_MS, Message(id="m1", event={"n": 1}))
+    shop.store.release_lease("orders/a", "before")
+    wake = Wake(key="orders/a", ticket=None, target=None)
+    assert shop.handler(keyspace="")(wake.to_event(), shop.context()) == {"status": "resumed"}
+    assert shop.seen == [{"n": 1}]
+
+
+# --- what is answered
+
+
+def test_busy_under_reject_is_an_error_of_its_source(shop: Shop) -> None:
+    """It says which key, and that the source keeps its event."""
+    # H50: error message hides which key was meant: Powertools #6308.
+    shop.occupy()
+    with pytest.raises(LeaseBusy, match="'a' is owned by another invocation") as error:
+        shop.handler(when_busy="reject")({"k": "a"}, shop.context())
+    assert error.value.key == "a"
+    assert shop.peek() == []
+
+
+def test_busy_under_skip_is_told(shop: Shop) -> None:
+    """H44: skipped event vanishes without a trace: Inngest #2566."""
+    shop.occupy()
+    answer = shop.handler(when_busy="skip")({"k": "a"}, shop.context())
+    assert answer == {"status": "skipped", "key": "a", "message_id": "request-1"}
+    assert shop.facts.names == ["busy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({}, Routed), ({"when_busy": "skip"}, Busy), ({"when_busy": "reject"}, Busy)],
+)
+def test_on_busy_makes_the_answer(shop: Shop, options: dict[str, Any], kind: type) -> None:
+    """It gets the event, the context and what came of the claim; what it returns is the result."""
+    got: list[Any] = []
+
+    def on_busy(event: Any, context: Any, *, outcome: object) -> str:
+        got.append((event, context, outcome))
+        return "mine"
+
+    shop.occupy()
+    own, event = shop.context(), {"k": "a"}
+    assert shop.handler(on_busy=on_busy, **options)(event, own) == "mine"
+    assert got[0][:2] == (event, own)
+    assert isinstance(got[0][2], kind)
+
+
+def test_on_busy_is_asked_about_duplicates_too(shop: Shop) -> None:
+    """Handled ones as well; not about a run."""
+    got: list[Any] = []
+    handler = shop.handler(on_busy=lambda *_, outcome: got.append(outcome))
+    handler({"k": "a"}, shop.context())
+    assert got == []
+    handler({"k": "a"}, shop.context())
+    assert got == [Duplicate(state="handled")]
+
+
+def test_on_busy_may_route_by_means_of_its_own(shop: Shop) -> None:
+    """With a provider that only leases."""
+    queue: list[Any] = []
+    shop.occupy()
+
+    def on_busy(event: Any, context: Any, *, outcome: Busy) -> str:
+        queue.append((outcome.owner, event))
+        return "queued"
+
+    handler = shop.handler(provider=Little(shop.store), when_busy="skip", on_busy=on_busy)
+    assert handler({"k": "a"}, shop.context()) == "queued"
+    assert queue == [("somebody", {"k": "a"})]
+
+
+def test_late_copy_of_a_claim_that_failed_is_an_error(shop: Shop) -> None:
+    """Nobody was told that it is safe, in whatever shape it came."""
+    # H5: a delayed duplicate of an old claim.
+    shop.store.after["claim"] = lambda _: Idle()
+    with pytest.raises(LeaseUnavailable, match="deliver it again"):
+        shop.handler()({"k": "a"}, shop.context())
+    answer = shop.handler(key_jmespath=ORDER_KEYS["function-url"])(load("function-url"), shop.context())
+    assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
+
+
+def test_lost_lease_is_an_error_and_told_once(shop: Shop) -> None:
+    """The hook gets the handle of the run that lost."""
+    lost: list[Lease] = []
+    leases: list[Any] = []
+
+    def during(_: Any) -> None:
+        leases.append(current_lease())
+        shop.clock.advance(TTL_MS)
+
+    shop.during = during
+    with pytest.raises(LeaseLost) as error:
+        shop.handler(on_lost=lost.append)({"k": "a"}, shop.context(left_ms=9_000))
+    assert error.value.key == "a"
+    assert lost == leases
+
+
+def test_results_of_follow_ups_go_to_the_hook(shop: Shop) -> None:
+    """The invocation answers with its own."""
+    results: list[Any] = []
+    handler = shop.handler(
+        message_id_jmespath="id", on_result=lambda message, result: results.append((message.id, result))
+    )
+
+    def during(event: Any) -> str:
+        if event["id"] == 1:
+            handler({"k": "a", "id": 2}, shop.context("request-2"))
+        return f"result {event['id']}"
+
+    shop.during = during
+    assert handler({"k": "a", "id": 1}, shop.context()) == "result 1"
+    assert results == [("2", "result 2")]
+
+
+def test_dead_letters_go_to_the_hook(shop: Shop) -> None:
+    """Out of attempts."""
+    dead: list[Message] = []
+    handler = shop.handler(message_id_jmespath="id", policy=Policy(max_attempts=1), on_dead_letter=dead.append)
+
+    def during(event: Any) -> None:
+        if event["id"] == 2:
+            raise ValueError("broken")
+        handler({"k": "a", "id": 2}, shop.context("request-2"))
+
+    shop.during = during
+    handler({"k": "a", "id": 1}, shop.context())
+    assert [(message.id, message.last_error) for message in dead] == [("2", "ValueError: broken")]
+
+
+# --- async handlers
+
+
+def test_async_handler_is_run(shop: Shop) -> None:
+    """Lambda's runtime client does not await: the decorated handler is an ordinary function."""
+    handler: Any
+
+    async def work(event: Any, context: Any, *, lease: Lease) -> Any:
+        await asyncio.sleep(0)
+        shop.seen.append((event["id"], current_lease() is lease, await asyncio.to_thread(current_lease) is lease))
+        if event["id"] == 1:
+            await asyncio.to_thread(handler, {"id": 2}, None)
+        return event["id"]
+
+    handler = leased(key="a", provider=shop.store, clock=shop.clock, waker=None, message_id_jmespath="id")(work)
+    assert handler({"id": 1}, shop.context()) == 1
+    assert shop.seen == [(1, True, True), (2, True, True)]
+    assert not inspect.iscoroutinefunction(handler)
+
+
+# --- records of a batch
+
+
+@pytest.fixture
+def records() -> list[Any]:
+    """The records of the SQS sample: order 1001, 1002, 1001."""
+    loaded: list[Any] = load("sqs-standard")["Records"]
+    return loaded
+
+
+def order_of(record: Any) -> str:
+    """The order that a record is about."""
+    return str(json.loads(record["body"])["order_id"])
+
+
+def for_records(shop: Shop, **options: Any) -> dict[str, Any]:
+    """Options of a function for one record."""
+    return {"key": order_of, "keyspace": "shop", "provider": shop.store, "clock": shop.clock, **options}
+
+
+def test_message_is_the_first_argument_or_the_named_one(shop: Shop, records: list[Any]) -> None:
+    """By position or by keyword; the others go along as they are."""
+    got: list[Any] = []
+
+    @leased_function(**for_records(shop))
+    def first(record: Any, retries: int = 3, *, tenant: str = "none", lease: Lease) -> str:
+        got.append((record["messageId"][:8], retries, tenant, lease.key))
+        return "done"
+
+    @leased_function(argument="record", **for_records(shop))
+    def named(prefix: str, record: Any) -> str:
+        got.append((prefix, record["messageId"][:8]))
+        return prefix
+
+    assert first(records[0]) == "done"
+    assert first(record=records[1], tenant="tenant-a") == "done"
+    assert first(records[2], 5) == "done"
+    assert named("p", {**records[0], "messageId": "another"}) == "p"
+    assert named(record={**records[0], "messageId": "a third"}, prefix="q") == "q"
+    assert got == [
+        ("059f36b4", 3, "none", "order-1001"),
+        ("059f36b5", 3, "tenant-a", "order-1002"),
+        ("059f36b6", 5, "none", "order-1001"),
+        ("p", "another"),
+        ("q", "a third"),
+    ]
+
+
+def test_named_argument_must_be_there() -> None:
+    """At decoration; without any argument there is no message."""
+    with pytest.raises(ConfigurationError, match="has no argument 'event'"):
+        leased_function(key="k", argument="event")(lambda _record: None)
+    with pytest.raises(ConfigurationError, match="has no argument"):
+        leased_function(key="k")(lambda: None)
+    with pytest.raises(ConfigurationError, match="has no argument"):
+        leased_function(key="k")(lambda *, lease: lease)
+
+
+def test_call_without_its_message_says_so(shop: Shop) -> None:
+    """As Python would."""
+
+    @leased_function(**for_records(shop))
+    def function(record: Any, more: int = 0) -> None:
+        """Do nothing."""
+
+    with pytest.raises(TypeError, match="without 'record'"):
+        function(more=1)
+    with pytest.raises(TypeError):
+        function(1, 2, 3)
+
+
+def test_function_may_take_the_lease_by_kwargs(shop: Shop, records: list[Any]) -> None:
+    """As a handler may."""
+    got: list[Any] = []
+
+    @leased_function(**for_records(shop))
+    def function(record: Any, **more: Any) -> None:
+        got.append(more)
+
+    function(records[0], tenant="tenant-a")
+    (more,) = got
+    assert (more["tenant"], more["lease"].key) == ("tenant-a", "order-1001")
+
+
+def test_time_is_the_invocations(shop: Shop, records: list[Any]) -> None:
+    """An argument ``lambda_context`` or ``context`` says how much is left."""
+    left: list[Any] = []
+
+    @leased_function(**for_records(shop))
+    def by_powertools(record: Any, lambda_context: Any, *, lease: Lease) -> None:
+        left.append(lease.time_left_ms)
+
+    @leased_function(**for_records(shop))
+    def by_hand(record: Any, *, context: Any = None, lease: Lease) -> None:
+        left.append(lease.time_left_ms)
+
+    by_powertools(records[0], shop.context(left_ms=40_000))
+    by_hand(records[1], context=shop.context(left_ms=30_000))
+    by_hand(records[2])
+    assert left == [40_000, 30_000, None]
+
+
+def test_powertools_record_is_one_for_follow_ups_too(shop: Shop, records: list[Any]) -> None:
+    """What is stored is its JSON; the own run gets the very object, a follow-up one made anew."""
+    got: list[Any] = []
+
+    @leased_function(**for_records(shop))
+    def function(record: SQSRecord) -> None:
+        got.append(record)
+        if len(got) == 1:
+            assert [message.event for message in shop.peek("shop/order-1001")] == [records[0]]
+            answer = function(SQSRecord(records[2]))
+            assert answer["status"] == "accepted"
+
+    own = SQSRecord(records[0])
+    function(own)
+    assert got[0] is own
+    assert [type(record) for record in got] == [SQSRecord, SQSRecord]
+    assert [record.message_id for record in got] == [records[0]["messageId"], records[2]["messageId"]]
+
+
+def test_store_and_load_go_together(shop: Shop, records: list[Any]) -> None:
+    """What the message is made of, and made into again; the own run gets what was passed."""
+    got: list[Any] = []
+
+    @dataclass
+    class Order:
+        order_id: str
+        text: str
+
+    @leased_function(
+        **for_records(
+            shop,
+            key=lambda order: order.order_id,
+            message_id=lambda order: order.text,
+            store=lambda order: [order.order_id, order.text],
+            load=lambda stored: Order(*stored),
+        )
+    )
+    def function(order: Order) -> None:
+        got.append(order)
+        if order.text == "one":
+            function(Order("order-1", "two"))
+
+    one = Order("order-1", "one")
+    function(one)
+    assert got[0] is one
+    assert got[1] == Order("order-1", "two")
+
+
+def test_one_failing_record_is_the_only_failure_of_its_batch(shop: Shop) -> None:
+    """Powertools' batch processor: per record; the others are handled, and the next delivery runs it again."""
+    # H48: batch with several groups fails as one: Powertools #2981.
+    event = load("sqs-fifo")
+    ran: list[str] = []
+    broken = {event["Records"][1]["messageId"]}
+
+    @leased_function(**for_records(shop))
+    def record_handler(record: SQSRecord, lambda_context: Any = None) -> None:
+        ran.append(record.message_id)
+        if record.message_id in broken:
+            raise ValueError("broken")
+
+    def handler(event: Any, context: Any) -> Any:
+        processor = BatchProcessor(event_type=EventType.SQS)
+        return process_partial_response(
+            event=event, record_handler=record_handler, processor=processor, context=context
+        )
+
+    failed = event["Records"][1]["messageId"]
+    assert handler(event, shop.context()) == {"batchItemFailures": [{"itemIdentifier": failed}]}
+    assert len(ran) == 3
+    broken.clear()
+    assert handler({"Records": event["Records"]}, shop.context("request-2")) == {"batchItemFailures": []}
+    assert ran[3:] == [failed]
+
+
+def test_record_of_a_busy_key_is_accepted_and_run_by_its_owner(shop: Shop, records: list[Any]) -> None:
+    """Two batches at once with the same order: no failure, one owner, both run."""
+    ran: list[str] = []
+
+    @leased_function(**for_records(shop))
+    def record_handler(record: SQSRecord) -> None:
+        ran.append(record.message_id)
+        if len(ran) == 1:
+            answered.append(batch([records[2]]))
+
+    def batch(some: list[Any]) -> Any:
+        processor = BatchProcessor(event_type=EventType.SQS)
+        return process_partial_response(
+            event={"Records": some}, record_handler=record_handler, processor=processor, context=None
+        )
+
+    answered: list[Any] = []
+    assert batch([records[0]]) == {"batchItemFailures": []}
+    assert answered == [{"batchItemFailures": []}]
+    assert ran == [records[0]["messageId"], records[2]["messageId"]]
+
+
+def test_record_runs_and_hands_the_rest_over(shop: Shop, records: list[Any]) -> None:
+    """With a waker its batch does not wait for others' messages; ``resume`` goes on, with the annotated class."""
+    waker = RecordingWaker()
+    got: list[Any] = []
+
+    @leased_function(**for_records(shop, waker=waker))
+    def function(record: SQSRecord, lambda_context: Any = None, *, lease: Lease) -> str:
+        got.append((record.message_id, lease.time_left_ms))
+        if len(got) == 1:
+            function(SQSRecord(records[2]))
+        return "own"
+
+    assert function(SQSRecord(records[0])) == "own"
+    assert len(got) == len(waker.wakes) == 1
+    event = waker.wakes[0].to_event()
+    assert function.resume({"Records": records}, shop.context()) is False
+    assert function.resume(event, shop.context(left_ms=50_000)) is True
+    assert got[1] == (records[2]["messageId"], 50_000)
+    assert function.resume(event, shop.context()) is True
+    assert len(got) == 2
+
+
+def test_resume_of_a_plain_function_gives_what_was_stored(shop: Shop, records: list[Any]) -> None:
+    """Or what ``load`` makes of it."""
+    waker = RecordingWaker()
+    got: list[Any] = []
+
+    def chosen(**more: Any) -> Any:
+        @leased_function(**for_records(shop, waker=waker, **more))
+        def function(record: Any) -> None:
+            got.append(record)
+            if len(got) % 2:
+                function({**records[0], "messageId": f"m{len(got)}"})
+
+        return function
+
+    for function in (chosen(), chosen(load=lambda stored: ("loaded", stored["messageId"]))):
+        function({**records[0], "messageId": f"own{len(got)}"})
+        function.resume(waker.wakes.pop().to_event())
+    assert got[1] == {**records[0], "messageId": "m1"}
+    assert got[3] == ("loaded", "m3")
+
+
+def test_record_whose_store_is_down_is_a_failure_of_its_own(shop: Shop, records: list[Any]) -> None:
+    """It is raised into the batch processor, not answered."""
+    shop.store.before["claim"] = raising(LeaseUnavailable("down", key="k"))
+
+    @leased_function(**for_records(shop))
+    def function(record: Any) -> None:
+        """Do nothing."""
+
+    with pytest.raises(LeaseUnavailable):
+        function(records[0])
+
+
+def test_async_function_of_a_record(shop: Shop, records: list[Any]) -> None:
+    """Run to its end, as a handler is."""
+
+    @leased_function(**for_records(shop))
+    async def function(record: Any, *, lease: Lease) -> str:
+        await asyncio.sleep(0)
+        return lease.key
+
+    assert function(records[0]) == "order-1001"
+
+
+# --- what it costs to import
+
+
+@pytest.mark.parametrize("decoration", ["key='k'", "key_jmespath='powertools_json(body).id'"])
+def test_decorating_imports_no_store_and_no_loop(decoration: str) -> None:
+    """A function pays for the store that it uses: boto3 is 200 ms, redis 120, asyncio 40 on a fast machine."""
+    code = f"""
+        import sys
+        import incumbent
+
+        @incumbent.leased({decoration})
+        def handler(event, context):
+            return "done"
+
+        @incumbent.leased_function({decoration})
+        def function(record):
+            return "done"
+
+        print(*sorted({{"redis", "boto3", "asyncio"}} & set(sys.modules)))
+        import os
+        os.environ["INCUMBENT_PROVIDER"] = "none"
+        assert handler({{"body": '{{"id": "a"}}'}}) == "done"
+        print(*sorted({{"redis", "boto3", "asyncio"}} & set(sys.modules)))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.split() == []
+
+
+def test_importing_alone_imports_no_jmespath_and_no_powertools() -> None:
+    """They come with an expression."""
+    code = """
+        import sys
+        import incumbent
+        incumbent.leased(key="k")(lambda event, context: None)
+        print(*sorted({"jmespath", "aws_lambda_powertools"} & set(sys.modules)))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.split() == []
