@@ -37,7 +37,8 @@ demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memo
 test: setup sam lint ## lint, then every test, with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term
 
-bench: setup ## measure what a cold start and a call cost, beside others
+bench: setup ## measure what a cold start and a run cost, beside others
+	$(PIP) install -qq --no-build-isolation -e '.[bench]'
 	$(foreach figures,$(wildcard benchmarks/*.py),$(BIN)/python $(figures) &&) true
 
 lint: $(VENV)/.installed ## style, types, the direction of imports, the template
@@ -69,7 +70,7 @@ pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releas
 	rm -rf .venv-pins
 	$(PYTHON) -m venv .venv-pins
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq hatchling editables
-	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq --no-build-isolation -e '.[local,dev]'
+	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq --no-build-isolation -e '.[local,dev,bench]'
 	head -n 1 constraints.txt > constraints.new
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip freeze --exclude-editable >> constraints.new
 	mv constraints.new constraints.txt
