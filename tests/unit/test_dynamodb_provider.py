@@ -268,6 +268,29 @@ def test_ticket_is_redeemed_in_one_request(bench: Bench) -> None:
     assert sent == [UPDATE]
 
 
+def test_ticket_holder_that_names_its_own_ticket_redeems_nothing(bench: Bench) -> None:
+    """M1 (1): it is the owner already, and is answered from what stands."""
+    first = claim(bench.a, "T", 1, as_ticket=True)
+    again = claim(bench.a, "T", ticket="T")
+    assert (again.fence, again.expires_in_ms) == (first.fence, first.expires_in_ms)
+
+
+def test_id_and_claim_with_traces_older_than_the_window_are_routed(bench: Bench) -> None:
+    """M5, M3: the traces still stand in the record of a long run, and count for nothing; once more they do."""
+    claim(bench.a, "A", 1)
+    settle(bench.a, "A", 1)
+    claim(bench.a, "B", 2)
+    settle(bench.a, "B", dropped=[Failure(id="m2", error="no")])
+    bench.clock.advance(Policy().window_ms)
+    claim(bench.a, "C", 3)
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "D", 1))
+    assert isinstance(answer, Routed)
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    assert isinstance(claim(bench.b, "B", 4), Routed)
+    assert claim(bench.b, "E", 1) == Duplicate(state="waiting", owner="C")
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m3", "m1", "m4"]
+
+
 def test_duplicates_are_one_request_and_a_promise_one_more(bench: Bench) -> None:
     """M10, M3."""
     claim(bench.a, "A", 1)
