@@ -61,7 +61,7 @@ class Matrix:
         self.keys[key] = point
         self.left[key] = self.asked / f"w!{key}"
         self.left[key].write_text(point, encoding="utf-8")
-        ms = 700 if "beat" in point else 0
+        ms = 900 if "beat" in point else 0
         first = {"key": key, "id": f"{key}:1", "ms": ms, "takes": "take" in point, "first": True}
         self.cloud.submit("WorkerFunction", first, asynchronous=True, label=str(first["id"]))
         return key

@@ -29,7 +29,11 @@ class Dying:
         return self._dying(name, method) if callable(method) else method
 
     def __call__(self, wake: Any) -> None:
-        """Wake, as a waker does."""
+        """Wake, as a waker does; fail if the key's file asks for that."""
+        fails = ASKED / f"{wake.key.replace('/', '!')}.wake-fails"
+        if fails.exists():
+            fails.unlink(missing_ok=True)
+            raise ConnectionError("the wake was not sent")
         self._dying(self._name, self._real)(wake)
 
     def _dying(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
