@@ -138,7 +138,7 @@ class Steps:
         if old is not None:
             self.table.put(call, old)
         elif not died:
-            self.table.sweep(call, item.dead_name(letter.id))
+            self.table.sweep(call, item.dead_name(letter.id), died_ms=letter.died_ms)
 
     def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record does not hold any more."""
