@@ -11,13 +11,14 @@ Valkey, HTTP/1.1 for DynamoDB. A test says what is to happen to the next request
 Not understood: TLS, pipelining (a client that sends before it was answered is served in turn), SUBSCRIBE.
 """
 
+import select
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 HOST = "127.0.0.1"
 
@@ -37,14 +38,46 @@ class Request:
     data: bytes
 
 
+class Stream:
+    """What comes over a connection, in lines and by size."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._waiting = b""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has come that was not read yet."""
+        return bool(self._waiting)
+
+    def line(self) -> bytes:
+        """Read a line, its end included; nothing when the other side has gone."""
+        while b"\n" not in self._waiting:
+            if not self._more():
+                return b""
+        return self.read(self._waiting.index(b"\n") + 1)
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes; fewer when the other side has gone."""
+        while len(self._waiting) < size and self._more():
+            pass
+        data, self._waiting = self._waiting[:size], self._waiting[size:]
+        return data
+
+    def _more(self) -> bool:
+        came = self._connection.recv(_CHUNK)
+        self._waiting += came
+        return bool(came)
+
+
 class Wire(Protocol):
     """How a protocol marks where a request and an answer end."""
 
-    def request(self, stream: BinaryIO) -> Request | None:
+    def request(self, stream: Stream) -> Request | None:
         """Read one request; ``None`` when the client has gone."""
         ...
 
-    def answer(self, stream: BinaryIO) -> bytes:
+    def answer(self, stream: Stream) -> bytes:
         """Read the answer to one request. Raises ``ConnectionError`` when the server has gone."""
         ...
 
@@ -58,8 +91,8 @@ class _Resp:
 
     _SETUP = frozenset({"AUTH", "CLIENT", "CLUSTER", "COMMAND", "HELLO", "INFO", "SELECT"})
 
-    def request(self, stream: BinaryIO) -> Request | None:
-        head = stream.readline()
+    def request(self, stream: Stream) -> Request | None:
+        head = stream.line()
         if not head:
             return None
         data, words = head, list[bytes]()
@@ -70,7 +103,7 @@ class _Resp:
             data += size + word
         return Request(name=words[0].decode().upper(), data=data)
 
-    def answer(self, stream: BinaryIO) -> bytes:
+    def answer(self, stream: Stream) -> bytes:
         head = _line(stream)
         kind, rest = head[:1], head[1:-2]
         if kind in b"$=!" and rest != b"-1":
@@ -87,21 +120,21 @@ class _Resp:
 class _Http:
     """HTTP/1.1 with bodies of a stated length, or in chunks."""
 
-    def request(self, stream: BinaryIO) -> Request | None:
-        first = stream.readline()
+    def request(self, stream: Stream) -> Request | None:
+        first = stream.line()
         if not first:
             return None
         data, headers = self._rest(stream, first)
         return Request(name=headers.get(b"x-amz-target", first).decode().rpartition(".")[2].strip(), data=data)
 
-    def answer(self, stream: BinaryIO) -> bytes:
+    def answer(self, stream: Stream) -> bytes:
         return self._rest(stream, _line(stream))[0]
 
     def matters(self, request: Request) -> bool:
         return True
 
     @staticmethod
-    def _rest(stream: BinaryIO, data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    def _rest(stream: Stream, data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
         headers: dict[bytes, bytes] = {}
         while (line := _line(stream)) != b"\r\n":
             name, _, value = line.partition(b":")
@@ -121,14 +154,14 @@ RESP: Wire = _Resp()
 HTTP: Wire = _Http()
 
 
-def _line(stream: BinaryIO) -> bytes:
-    line = stream.readline()
-    if not line.endswith(b"\n"):
+def _line(stream: Stream) -> bytes:
+    line = stream.line()
+    if not line:
         raise ConnectionError("the other side has gone")
     return line
 
 
-def _exactly(stream: BinaryIO, size: int) -> bytes:
+def _exactly(stream: Stream, size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
         raise ConnectionError("the other side has gone")
@@ -375,16 +408,27 @@ class _Connection:
         return server
 
     def _exchange(self, wire: Wire, server: socket.socket) -> None:
-        with self._client.makefile("rb") as asks, server.makefile("rb") as answers:
-            while (request := wire.request(asks)) is not None:
-                fault: Fault = Pass()
-                if wire.matters(request):
-                    fault = self._network.fault_for(request)
-                if not self._happens(fault, wire, request, server, answers):
-                    break
+        asks, answers = Stream(self._client), Stream(server)
+        while self._comes_before_the_end(server, asks) and (request := wire.request(asks)) is not None:
+            fault: Fault = Pass()
+            if wire.matters(request):
+                fault = self._network.fault_for(request)
+            if not self._happens(fault, wire, request, server, answers):
+                break
+
+    def _comes_before_the_end(self, server: socket.socket, asks: Stream) -> bool:
+        """Wait for the next request; end when the server does, which a client is to notice as it would without us."""
+        if asks.waiting:
+            return True
+        while True:
+            readable, _, _ = select.select([self._client, server], [], [])
+            if server in readable and not server.recv(1, socket.MSG_PEEK):
+                return False
+            if self._client in readable:
+                return True
 
     def _happens(  # noqa: C901 - one case for each fault
-        self, fault: Fault, wire: Wire, request: Request, server: socket.socket, answers: BinaryIO
+        self, fault: Fault, wire: Wire, request: Request, server: socket.socket, answers: Stream
     ) -> bool:
         """Let it happen; say whether the connection lives on."""
 
@@ -434,9 +478,9 @@ class _Connection:
 
     def _deliver(self, wire: Wire, request: Request) -> bytes:
         """Carry a late request out, over a connection of its own: the client's is gone."""
-        with socket.create_connection(self._server) as server, server.makefile("rb") as answers:
+        with socket.create_connection(self._server) as server:
             server.sendall(request.data)
-            return wire.answer(answers)
+            return wire.answer(Stream(server))
 
     def _relay(self, server: socket.socket) -> None:
         def pass_on(source: socket.socket, target: socket.socket) -> None:

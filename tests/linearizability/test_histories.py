@@ -1,0 +1,152 @@
+"""Histories of concurrent calls, recorded on real servers behind networks that fail, can all be explained (R1 to M9).
+
+A failing history is printed call by call. Its seed decides what each client does, not how the clients meet, so that it
+need not fail again: what is printed is what there is to go by.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.memory import MemoryProvider
+from incumbent.providers.redis import RedisProvider
+from incumbent.testing.proxy import HTTP, RESP, CutRequest, Fault, Network, fault_proxy
+from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, why_no_dynalite
+from tests.faults.stores import HASTY, Provider, dynamodb_client
+from tests.linearizability.checker import Operation, check
+from tests.linearizability.recording import CUTS, Lane, record
+from tests.linearizability.sequential import OneKey
+
+CLIENTS = 3
+AT_ONCE = 20  # histories of one test
+
+
+@dataclass(kw_only=True)
+class MemoryLane:
+    """The reference itself, by whose histories the specification and the checker are tried."""
+
+    shared: MemoryProvider
+    network: Network | None = None
+
+    def provider(self, prefix: str) -> Provider:
+        """One for all: keys of its own for each history are not needed."""
+        return self.shared
+
+
+@dataclass(kw_only=True)
+class ValkeyLane:
+    """Valkey; each history's provider has a connection of its own."""
+
+    network: Network | None
+    port: int
+    opened: list[RedisProvider]
+
+    def provider(self, prefix: str) -> Provider:
+        """By URL: a client of our own."""
+        made = RedisProvider(url=f"redis://127.0.0.1:{self.port}?socket_timeout=10", key_prefix=prefix, clock=HASTY)
+        self.opened.append(made)
+        return made
+
+
+@dataclass(kw_only=True)
+class DynamoDBLane:
+    """moto or dynalite; all histories share a client."""
+
+    network: Network | None
+    client: Any
+    table_name: str
+
+    def provider(self, prefix: str) -> Provider:
+        """By a client that repeats nothing by itself."""
+        return DynamoDBProvider(table_name=self.table_name, client=self.client, key_prefix=prefix, clock=HASTY)
+
+
+@pytest.fixture(scope="module")
+def valkey_lanes(valkey_server: ValkeyServer) -> Iterator[list[Lane]]:
+    """Three ways to one Valkey."""
+    with ExitStack() as stack:
+        opened: list[RedisProvider] = []
+        networks = [stack.enter_context(fault_proxy(valkey_server.port, RESP)) for _ in range(CLIENTS)]
+        yield [ValkeyLane(network=each, port=each.port, opened=opened) for each in networks]
+        for provider in opened:
+            provider.close()
+
+
+def dynamodb_lanes(server: DynamoDBServer) -> Iterator[list[Lane]]:
+    """Three ways to one table."""
+    with ExitStack() as stack:
+        networks = [stack.enter_context(fault_proxy(server.port, HTTP)) for _ in range(CLIENTS)]
+        clients = [dynamodb_client(each.port) for each in networks]
+        for client in clients:
+            stack.callback(client.close)
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        create_table(clients[0], name)
+        yield [
+            DynamoDBLane(network=network, client=client, table_name=name)
+            for network, client in zip(networks, clients, strict=True)
+        ]
+
+
+@pytest.fixture(scope="module")
+def moto_lanes(moto_server: DynamoDBServer) -> Iterator[list[Lane]]:
+    """Three ways to moto."""
+    yield from dynamodb_lanes(moto_server)
+
+
+@pytest.fixture(scope="module")
+def dynalite_lanes(dynalite_server: DynamoDBServer) -> Iterator[list[Lane]]:
+    """Three ways to dynalite."""
+    yield from dynamodb_lanes(dynalite_server)
+
+
+def written(history: Sequence[Operation], order: Sequence[Operation]) -> str:
+    """A history for people, and how far it could be explained."""
+    lines = [str(each) for each in sorted(history, key=lambda each: each.began)]
+    return "\n".join([*lines, "could be explained so far:", *map(str, order)])
+
+
+def explain(seeds: range, lanes: Sequence[Lane], *, faults: float, several: bool, cuts: Sequence[Fault] = CUTS) -> None:
+    """Record histories and explain each."""
+    for seed in seeds:
+        prefix = f"history-{seed}-{uuid.uuid4().hex[:8]}"
+        history = record(seed, lanes, prefix, faults=faults, cuts=cuts, several=several)
+        verdict = check(history, OneKey())
+        assert verdict.linearizable, f"history {seed} cannot be explained:\n{written(history, verdict.order)}"
+
+
+@pytest.mark.parametrize("chunk", range(5))
+def test_reference_is_linearizable(chunk: int) -> None:
+    """What executes the rules under a lock answers as the rules say: else the checker or its specification is wrong."""
+    for seed in range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE):
+        provider = MemoryProvider(clock=SYSTEM_CLOCK)
+        explain(range(seed, seed + 1), [MemoryLane(shared=provider)] * CLIENTS, faults=0.0, several=False)
+
+
+@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("faults", [0.0, 0.25], ids=["undisturbed", "disturbed"])
+def test_valkey_is_linearizable(valkey_lanes: list[Lane], chunk: int, faults: float) -> None:
+    """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
+    explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), valkey_lanes, faults=faults, several=False)
+
+
+@pytest.mark.parametrize("chunk", range(5))
+@pytest.mark.parametrize("faults", [0.0, 0.25], ids=["undisturbed", "disturbed"])
+def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int, faults: float) -> None:
+    """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
+    explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), moto_lanes, faults=faults, several=True)
+
+
+if why_no_dynalite() is None:
+
+    @pytest.mark.parametrize("chunk", range(3))
+    def test_dynamodb_is_linearizable_on_dynalite(dynalite_lanes: list[Lane], chunk: int) -> None:
+        """R1, R8, M1 to M5: also where a refusal does not say what it has found."""
+        cuts = [each for each in CUTS if not isinstance(each, CutRequest)]  # half a request is the end of dynalite
+        seeds = range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE)
+        explain(seeds, dynalite_lanes, faults=0.2, several=True, cuts=cuts)
