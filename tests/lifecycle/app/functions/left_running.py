@@ -1,0 +1,15 @@
+"""The same function with a heartbeat that nobody stops and that knows of no end: what the tests must see."""
+
+from app import handler  # type: ignore[import-not-found]
+from incumbent.heartbeat import Heartbeat
+
+
+def goes_on(_: Heartbeat) -> bool:
+    """Do nothing, and say that nothing is over."""
+    return False
+
+
+for method in ("stop", "_over"):  # broken in this function's process, and nowhere else
+    setattr(Heartbeat, method, goes_on)
+
+__all__ = ["handler"]
