@@ -8,6 +8,7 @@ from incumbent.errors import ConfigurationError, MessageTooLarge
 MAX_KEY_BYTES = 1_024
 MAX_OWNER_BYTES = 512
 MAX_MESSAGE_ID_BYTES = 256
+MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
 
 
@@ -37,6 +38,11 @@ def check_owner(owner: object, key: str, name: str = "the owner") -> str:
 def check_message_id(message_id: object, key: str) -> str:
     """1 to 256 bytes of UTF-8, any character."""
     return _text("the message id", message_id, MAX_MESSAGE_ID_BYTES, key)
+
+
+def check_error(error: object) -> str:
+    """1 to 4,096 bytes of UTF-8: what is kept of an exception."""
+    return _text("the error", error, MAX_ERROR_BYTES)
 
 
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
@@ -83,6 +89,8 @@ def check_settlement(
     ticket: str | None,
 ) -> None:
     """Check what a settle names: valid ids, each once; a successor or a ticket, not both."""
+    if isinstance(handled, str):
+        raise ConfigurationError(f"settle of key {key!r}: handled is text, not a list of ids: {handled!r}", key=key)
     named = [*handled, *others]
     for message_id in named:
         check_message_id(message_id, key)

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError
-from incumbent.validation import MAX_TTL_MS, check_ms
+from incumbent.validation import MAX_TTL_MS, check_error, check_ms
 
 MessageState: TypeAlias = Literal["waiting", "running", "handled", "dead"]
 
@@ -31,11 +31,20 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A message whose run raised: which, why, and when to run it again (``None``: after the policy's pause)."""
+    """A message whose run raised: which, why, and when to run it again (``None``: after the policy's pause).
+
+    ``error`` is text of 1 to 4,096 bytes, kept with the message; ``after_ms`` at most a day.
+    """
 
     id: str
     error: str
     after_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what not every store could keep."""
+        check_error(self.error)
+        if self.after_ms is not None:
+            check_ms("after_ms", self.after_ms, 0, MAX_TTL_MS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

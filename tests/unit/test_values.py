@@ -9,7 +9,7 @@ import pytest
 from incumbent import values
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError
-from incumbent.values import Duplicate, Message, Policy
+from incumbent.values import Duplicate, Failure, Message, Policy
 
 ALL = [each for _, each in inspect.getmembers(values, dataclasses.is_dataclass) if each is not Moment]
 
@@ -76,3 +76,17 @@ def test_order_is_skip_or_block() -> None:
 def test_pauses_grow_and_the_last_one_stays(attempts: int, pause_ms: int) -> None:
     """M6: 1, 10, 60 seconds, then five minutes each time."""
     assert Policy().pause_ms(attempts) == pause_ms
+
+
+@pytest.mark.parametrize("error", ["", "x" * 4_097, "\ud800", None, b"gone", ValueError("gone")])
+def test_failure_keeps_what_every_store_can_keep(error: Any) -> None:
+    """Text of 1 to 4,096 bytes, and nothing else."""
+    with pytest.raises(ConfigurationError, match="the error"):
+        Failure(id="m", error=error)
+
+
+@pytest.mark.parametrize("after_ms", [-1, True, 0.5, 86_400_001, "5"])
+def test_pause_of_a_failure_is_whole_milliseconds(after_ms: Any) -> None:
+    """From none to one day."""
+    with pytest.raises(ConfigurationError, match="after_ms"):
+        Failure(id="m", error="gone", after_ms=after_ms)
