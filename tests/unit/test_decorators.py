@@ -319,8 +319,10 @@ def test_key_that_raises_is_missing(shop: Shop, options: dict[str, Any], event: 
 
 def test_own_error_of_a_key_function_goes_through(shop: Shop) -> None:
     """It may say better what is wrong."""
-    with pytest.raises(LeaseKeyMissing, match="no thread in this channel"):
-        shop.handler(key=raising(LeaseKeyMissing("no thread in this channel")), key_jmespath=None)({}, shop.context())
+    said = LeaseKeyMissing("no thread in this channel")
+    with pytest.raises(LeaseKeyMissing) as error:
+        shop.handler(key=raising(said), key_jmespath=None)({}, shop.context())
+    assert error.value is said
 
 
 @pytest.mark.parametrize("key", ["x" * 1_020, "\ud800"], ids=["long", "surrogate"])
@@ -730,6 +732,21 @@ def test_resume_event_is_recognised(shop: Shop) -> None:
     assert [event["id"] for event in shop.seen] == [1, 2]
 
 
+def test_chain_of_wakes_is_counted(shop: Shop) -> None:
+    """Each hands the count on; the last that may says so instead of waking another."""
+    waker = RecordingWaker()
+    handler = shop.handler(waker=waker, drain_ms=0, message_id_jmespath="id", max_hops=2)
+    shop.during = lambda event: [
+        handler({"k": "a", "id": number}, shop.context(f"request-{number}")) for number in (2, 3, 4) if event["id"] == 1
+    ]
+    handler({"k": "a", "id": 1}, shop.context())
+    while len(shop.seen) < 3:
+        handler(waker.wakes[-1].to_event(), shop.context("woken"))
+    assert [wake.hops for wake in waker.wakes] == [1, 2]
+    assert shop.facts.names[-1] == "chain_cut"
+    assert [message.id for message in shop.peek()] == ["4"]
+
+
 def test_resume_event_of_another_keyspace_is_ignored(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """Sent to the wrong function: its handler would not know the messages."""
     wake = Wake(key="orders/a", ticket="t", target=None)
@@ -1011,6 +1028,20 @@ def test_powertools_record_is_one_for_follow_ups_too(shop: Shop, records: list[A
     assert [record.message_id for record in got] == [records[0]["messageId"], records[2]["messageId"]]
 
 
+def test_class_of_the_record_is_the_callers_where_nothing_is_annotated(shop: Shop, records: list[Any]) -> None:
+    """A follow-up is of the class that this call was given."""
+    got: list[Any] = []
+
+    def function(record):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        got.append(type(record))
+        if len(got) == 1:
+            leased_one(SQSRecord(records[2]))
+
+    leased_one = leased_function(**for_records(shop))(function)
+    leased_one(SQSRecord(records[0]))
+    assert got == [SQSRecord, SQSRecord]
+
+
 def test_store_and_load_go_together(shop: Shop, records: list[Any]) -> None:
     """What the message is made of, and made into again; the own run gets what was passed."""
     got: list[Any] = []
@@ -1096,7 +1127,7 @@ def test_record_runs_and_hands_the_rest_over(shop: Shop, records: list[Any]) -> 
 
     @leased_function(**for_records(shop, waker=waker))
     def function(record: SQSRecord, lambda_context: Any = None, *, lease: Lease) -> str:
-        got.append((record.message_id, lease.time_left_ms))
+        got.append((record.message_id, lease.time_left_ms, lambda_context))
         if len(got) == 1:
             function(SQSRecord(records[2]))
         return "own"
@@ -1105,8 +1136,9 @@ def test_record_runs_and_hands_the_rest_over(shop: Shop, records: list[Any]) -> 
     assert len(got) == len(waker.wakes) == 1
     event = waker.wakes[0].to_event()
     assert function.resume({"Records": records}, shop.context()) is False
-    assert function.resume(event, shop.context(left_ms=50_000)) is True
-    assert got[1] == (records[2]["messageId"], 50_000)
+    woken = shop.context(left_ms=50_000)
+    assert function.resume(event, woken) is True
+    assert got[1] == (records[2]["messageId"], 50_000, woken)
     assert function.resume(event, shop.context()) is True
     assert len(got) == 2
 
