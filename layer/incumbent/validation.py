@@ -41,8 +41,8 @@ def check_message_id(message_id: object, key: str) -> str:
 
 
 def check_error(error: object) -> str:
-    """1 to 4,096 bytes of UTF-8: what is kept of an exception."""
-    return _text("the error", error, MAX_ERROR_BYTES)
+    """At most 4,096 bytes of UTF-8, perhaps none: what is kept of an exception."""
+    return "" if error == "" else _text("the error", error, MAX_ERROR_BYTES)
 
 
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:

@@ -33,7 +33,7 @@ class Message:
 class Failure:
     """A message whose run raised: which, why, and when to run it again (``None``: after the policy's pause).
 
-    ``error`` is text of 1 to 4,096 bytes, kept with the message; ``after_ms`` at most a day.
+    ``error`` is text of at most 4,096 bytes, kept with the message; ``after_ms`` at most a day.
     """
 
     id: str
