@@ -35,7 +35,7 @@ demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memo
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
 test: setup sam lint ## lint, then every test, with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --cov --cov-report=term
 
 bench: setup ## measure what a cold start and a run cost, beside others
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'
