@@ -6,6 +6,7 @@ servers' and the threads' business, and differs from run to run.
 
 import itertools
 import random
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -303,18 +304,25 @@ def record(
         for number, lane in enumerate(lanes)
     ]
     failures: list[BaseException] = []
+    together = threading.Barrier(len(clients))
 
     def work(client: Client) -> None:
         try:
+            together.wait(timeout=60)
             client.run()
         except BaseException as failure:  # noqa: BLE001 - carried to the test's own thread
             failures.append(failure)
 
     threads = [threading.Thread(target=work, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # a store that answers at once would see one client after the other
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
     for lane in lanes:
         if lane.network is not None:
             lane.network.choose(lambda _: Pass())

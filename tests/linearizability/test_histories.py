@@ -45,13 +45,19 @@ class ValkeyLane:
 
     network: Network | None
     port: int
-    opened: list[RedisProvider]
+    opened: RedisProvider | None = None
 
     def provider(self, prefix: str) -> Provider:
-        """By URL: a client of our own."""
-        made = RedisProvider(url=f"redis://127.0.0.1:{self.port}?socket_timeout=10", key_prefix=prefix, clock=HASTY)
-        self.opened.append(made)
-        return made
+        """By URL: a client of our own. That of the history before is closed."""
+        self.close()
+        url = f"redis://127.0.0.1:{self.port}?socket_timeout=10"
+        self.opened = RedisProvider(url=url, key_prefix=prefix, clock=HASTY)
+        return self.opened
+
+    def close(self) -> None:
+        """Close what was opened."""
+        if self.opened is not None:
+            self.opened.close()
 
 
 @dataclass(kw_only=True)
@@ -71,11 +77,11 @@ class DynamoDBLane:
 def valkey_lanes(valkey_server: ValkeyServer) -> Iterator[list[Lane]]:
     """Three ways to one Valkey."""
     with ExitStack() as stack:
-        opened: list[RedisProvider] = []
         networks = [stack.enter_context(fault_proxy(valkey_server.port, RESP)) for _ in range(CLIENTS)]
-        yield [ValkeyLane(network=each, port=each.port, opened=opened) for each in networks]
-        for provider in opened:
-            provider.close()
+        lanes = [ValkeyLane(network=each, port=each.port) for each in networks]
+        for lane in lanes:
+            stack.callback(lane.close)
+        yield [*lanes]
 
 
 def dynamodb_lanes(server: DynamoDBServer) -> Iterator[list[Lane]]:

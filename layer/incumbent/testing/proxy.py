@@ -420,11 +420,14 @@ class _Connection:
         """Wait for the next request; end when the server does, which a client is to notice as it would without us."""
         if asks.waiting:
             return True
+        ready = select.poll()
+        ready.register(self._client, select.POLLIN)
+        ready.register(server, select.POLLIN)
         while True:
-            readable, _, _ = select.select([self._client, server], [], [])
-            if server in readable and not server.recv(1, socket.MSG_PEEK):
+            readable = {number for number, _ in ready.poll()}
+            if server.fileno() in readable and not server.recv(1, socket.MSG_PEEK):
                 return False
-            if self._client in readable:
+            if self._client.fileno() in readable:
                 return True
 
     def _happens(  # noqa: C901 - one case for each fault
