@@ -392,6 +392,11 @@ LEASE_KEYS = {"lease_key", "owner", "fence", "attempt"}
 class TestLoggerKeys:
     """The log lines of a run name its lease."""
 
+    @pytest.fixture
+    def provider(self) -> MemoryProvider:
+        """A store that is empty, by the real clock."""
+        return MemoryProvider()
+
     def leased(self, provider: object, logger: Logger) -> Decorator:
         """The decorator, for events of the one order."""
         return leased(key_jmespath="order_id", message_id_jmespath="id", provider=provider, logger=logger, waker=None)
@@ -527,6 +532,11 @@ SCHEMA = {"type": "object", "required": ["order_id", "text"]}
 class TestStacking:
     """Powertools' decorators above and below."""
 
+    @pytest.fixture
+    def provider(self) -> MemoryProvider:
+        """A store that is empty, by the real clock."""
+        return MemoryProvider()
+
     def leased(self, provider: object, **more: Any) -> Decorator:
         """The decorator, for events of the one order."""
         chosen = {"key_jmespath": "order_id", "message_id_jmespath": "id", "keyspace": "orders", "waker": None, **more}
@@ -660,8 +670,8 @@ class TestStacking:
 
             return handler
 
-        assert make(MemoryProvider(clock=clock))(event(), context(clock)) == {"answered": 1}
-        assert make(MemoryProvider(clock=clock))(event(), context(clock)) == {"answered": 1}
+        assert make(MemoryProvider())(event(), context(clock)) == {"answered": 1}
+        assert make(MemoryProvider())(event(), context(clock)) == {"answered": 1}
         assert ran == ["m-1"]
 
     def test_idempotent_below_never_keeps_an_accepted(self, provider: MemoryProvider, clock: StepClock) -> None:
@@ -683,6 +693,11 @@ class TestStacking:
 
 class TestWrongOrder:
     """Decorators that must stand below, above: refused by name at the first event, with nothing run or stored."""
+
+    @pytest.fixture
+    def provider(self) -> MemoryProvider:
+        """A store that is empty, by the real clock."""
+        return MemoryProvider()
 
     @pytest.fixture
     def ran(self) -> list[object]:
