@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from botocore.config import Config
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -35,7 +35,7 @@ class Table:
     ``blind_to`` is a seeded bug: an attribute of which no condition takes any notice.
     """
 
-    def __init__(self, witness: Witness, *, blind_to: str = "") -> None:
+    def __init__(self, witness: Witness | None = None, *, blind_to: str = "") -> None:
         self._witness = witness
         self._blind_to = blind_to
         self._items: dict[tuple[str, str], Item] = {}
@@ -47,11 +47,11 @@ class Table:
         name = _name(request["Key"])
         old = self._items.get(name, {})
         if not holds(self._seen(request["ConditionExpression"]), old, request):
-            self._witness(asked, self._state, self._state, None, now_ms)
+            self._tell(asked, self._state, now_ms)
             return Refused(old)
         self._items[name] = updated(request["UpdateExpression"], old or dict(request["Key"]), request)
-        before, self._state = self._state, self._decoded(asked, self._items[name])
-        self._witness(asked, before, self._state, None, now_ms)
+        if self._witness is not None:
+            self._tell(asked, self._decoded(asked, self._items[name]), now_ms)
         return self._items[name]
 
     def get(self, key: Mapping[str, Any]) -> Item | None:
@@ -71,9 +71,13 @@ class Table:
             return Refused(old)
         return self._items.pop(_name(request["Key"]), None)
 
-    def query(self, request: Mapping[str, Any]) -> list[Item]:
-        """Find items, of the table or of its index."""
-        return [each for each in self._items.values() if holds(request["KeyConditionExpression"], each, request)]
+    def find(self, request: Mapping[str, Any]) -> list[Item]:
+        """What a query or a scan finds, in the order of the index, or of the sort keys in each partition."""
+        condition = request.get("KeyConditionExpression") or request["FilterExpression"]
+        found = [each for each in self._items.values() if holds(condition, each, request)]
+        if "IndexName" in request:
+            return sorted(found, key=lambda each: int(each["orphan_since"]["N"]))
+        return sorted(found, key=_name)
 
     def _seen(self, condition: str) -> str:
         """The condition, or what is left of it: it is a row of demands, each in brackets."""
@@ -82,6 +86,11 @@ class Table:
         demands = condition[1:-1].split(") AND (")
         return " AND ".join(f"({demand})" for demand in demands if f"#{self._blind_to}" not in demand)
 
+    def _tell(self, asked: Asked, after: KeyState, now_ms: int) -> None:
+        before, self._state = self._state, after
+        if self._witness is not None:
+            self._witness(asked, before, after, None, now_ms)
+
     def _decoded(self, asked: Asked, lease: Item) -> KeyState:
         """The state that an item tells of, with all names that are kept as digests."""
         named = (asked.owner, asked.message_id, asked.successor, asked.ticket, *asked.handled, *asked.dropped)
@@ -89,51 +98,63 @@ class Table:
         return item.decode(lease, key=KEY, names=self._names).state
 
 
-class Client:
-    """The part of botocore's client that the provider uses, for one environment."""
+class Way(Protocol):
+    """How a request comes to the table, and its answer back."""
 
-    def __init__(self, environment: Environment, table: Table, network: Network) -> None:
-        self.meta = SimpleNamespace(config=_CONFIG)
-        self._environment = environment
+    def __call__(self, operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T | Refused:
+        """Have it carried out, for a call and by the time of its sending. Raises ``NoAnswer``."""
+        ...
+
+
+class Client:
+    """The part of botocore's client that the provider uses, without inner retries."""
+
+    def __init__(self, table: Table, way: Way, *, waits_ms: float = TIMEOUT_MS / 2) -> None:
+        self.meta = SimpleNamespace(
+            config=Config(
+                connect_timeout=waits_ms / 1_000, read_timeout=waits_ms / 1_000, retries={"total_max_attempts": 1}
+            )
+        )
         self._table = table
-        self._network = network
+        self._way = way
 
     def update_item(self, **request: Any) -> dict[str, Any]:
         """Update an item."""
-        now_ms = self._environment.clock.now().wall_ms
-        found = self._ask(lambda asked: self._table.update(asked, now_ms, request), "UpdateItem")
+        found = self._ask("UpdateItem", lambda asked, now_ms: self._table.update(asked, now_ms, request))
         return {"Attributes": found}
 
     def get_item(self, **request: Any) -> dict[str, Any]:
         """Read an item."""
-        found = self._ask(lambda _: self._table.get(request["Key"]), "GetItem")
+        found = self._ask("GetItem", lambda *_: self._table.get(request["Key"]))
         return {} if found is None else {"Item": found}
 
     def put_item(self, **request: Any) -> dict[str, Any]:
         """Write an item."""
-        found = self._ask(lambda _: self._table.put(request["Item"]), "PutItem")
+        found = self._ask("PutItem", lambda *_: self._table.put(request["Item"]))
         return {} if found is None else {"Attributes": found}
 
     def delete_item(self, **request: Any) -> dict[str, Any]:
         """Delete an item."""
-        found = self._ask(lambda _: self._table.delete(request), "DeleteItem")
+        found = self._ask("DeleteItem", lambda *_: self._table.delete(request))
         return {"Attributes": found} if found else {}
 
     def batch_get_item(self, **request: Any) -> dict[str, Any]:
         """Read several items."""
         ((name, wanted),) = request["RequestItems"].items()
-        found = self._ask(lambda _: [self._table.get(key) for key in wanted["Keys"]], "BatchGetItem")
+        found = self._ask("BatchGetItem", lambda *_: [self._table.get(key) for key in wanted["Keys"]])
         return {"Responses": {name: [each for each in found if each is not None]}}
 
     def query(self, **request: Any) -> dict[str, Any]:
-        """Find items."""
-        return {"Items": self._ask(lambda _: self._table.query(request), "Query")}
+        """Find items of a partition."""
+        return {"Items": self._ask("Query", lambda *_: self._table.find(request))}
 
-    def _ask(self, carry_out: Callable[[Asked], T | Refused], operation: str) -> T:
-        asked = asked_by(self._environment)
-        asked.odd = True  # how many requests it takes is counted elsewhere
+    def scan(self, **request: Any) -> dict[str, Any]:
+        """Find items of the table."""
+        return {"Items": self._ask("Scan", lambda *_: self._table.find(request))}
+
+    def _ask(self, operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T:
         try:
-            found = self._network.request(self._environment, f"{asked.call}, {operation}", lambda: carry_out(asked))
+            found = self._way(operation, carry_out)
         except Throttled as cause:
             raise _error("ProvisionedThroughputExceededException", operation) from cause
         except NoAnswer as cause:
@@ -145,7 +166,13 @@ class Client:
 
 def make_provider(environment: Environment, table: Table, network: Network, *, skew_ms: int) -> DynamoDBProvider:
     """The provider of one environment."""
-    client: Any = Client(environment, table, network)
+
+    def way(operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T | Refused:
+        asked, now_ms = asked_by(environment), environment.clock.now().wall_ms
+        asked.odd = True  # how many requests it takes is counted elsewhere
+        return network.request(environment, f"{asked.call}, {operation}", lambda: carry_out(asked, now_ms))
+
+    client: Any = Client(table, way)
     return DynamoDBProvider(table_name="simulated", client=client, max_clock_skew_ms=skew_ms, clock=environment.clock)
 
 

@@ -59,6 +59,7 @@ class Ghost:
     failed_invocations: set[str] = field(default_factory=set)
     state: KeyState = NOTHING_YET
     owned_ms: int = -1
+    came_to_its_end: bool = False
 
     # --- what the store has done
 
@@ -303,6 +304,7 @@ class Ghost:
 
     def at_the_end(self) -> None:
         """Nothing waits, nobody runs, and whatever was promised came to an end."""
+        self.came_to_its_end = True
         if self.state.mail:
             self._broken("M8", f"it is quiet, and messages wait: {state_in_short(self.state)}")
         for message_id, why in self.accepted.items():

@@ -46,7 +46,7 @@ class Handlers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One schedule before chance has its way. ``opening`` is what befalls the first requests, one after another."""
+    """One schedule before chance has its way. ``opening`` is what befalls the first requests, one by one."""
 
     name: str
     store: str
@@ -55,6 +55,7 @@ class Plan:
     settings: Settings
     handlers: Handlers
     wakes: bool
+    sweeps_ms: tuple[int, ...]
     only_leases: bool
     invocation_ms: int | None
     warm: float
@@ -148,6 +149,7 @@ def orphaned(chance: random.Random) -> Draft:
         ),
         "policy": {"max_attempts": chance.choice((2, 4)), "on_error": chance.choice(("skip", "block"))},
         "handlers": Handlers(steps=(0, 2), step_ms=(1, 300), raises_at_first=frozenset(chance.choice(("", "ab", "b")))),
+        "sweeps_ms": chance.choice(((), (TTL_MS + chance.randint(0, 2_000),))),
         "opening": chance.choice((("crash after",), ("crash after",), ("crash before",))),
         "faults": chance.choice((("pause before",), ("pause before", "mute", "late"), DEATHS)),
         "most_faults": 1,
@@ -241,6 +243,7 @@ def hand_over(chance: random.Random) -> Draft:
         "arrivals": _ids(chance, chance.choice(("ab", "abc", "aba")), chance.choice((20, 200)), kind="http", again=0),
         "wakes": True,
         "handlers": Handlers(steps=(0, 2), step_ms=(1, 400), raises=chance.choice((0.0, 0.2)), defers=0.1),
+        "sweeps_ms": chance.choice(((), (chance.randint(0, 2 * TTL_MS),))),
         "faults": (*chance.choice((WAKES, WAKES, (*WAKES, *REPLIES, *DEATHS))),),
         "most_faults": chance.choice((1, 2, 3)),
         "each_fault": 0.5,
@@ -313,6 +316,7 @@ def crowd(chance: random.Random) -> Draft:
             Arrival(at_ms=chance.randint(0, 5_000), message_id=each, kind=chance.choice(kinds)) for each in ids
         ),
         "wakes": chance.random() < 0.5,
+        "sweeps_ms": tuple(chance.randint(0, 10_000) for _ in range(chance.randint(0, 3))),
         "deliver": chance.choice(("one", "one", "all")),
         "policy": {"max_attempts": chance.choice((2, 4)), "max_pending": chance.choice((2, 100))},
         "handlers": Handlers(raises=0.15, defers=0.1, takes=0.1, renews=0.1),
@@ -386,6 +390,7 @@ def plan_of(chance: random.Random, *, scenario: str | None = None, stores: Seque
         settings=settings,
         handlers=draft.get("handlers", Handlers()),
         wakes=draft.get("wakes", False),
+        sweeps_ms=draft.get("sweeps_ms", ()),
         only_leases=draft.get("only_leases", False),
         invocation_ms=draft.get("invocation_ms"),
         warm=chance.choice((0.0, 0.5)),

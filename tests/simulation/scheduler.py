@@ -7,17 +7,17 @@ milliseconds, and the same seed gives the same schedule.
 """
 
 import _thread
-import faulthandler
 import heapq
 import random
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TypeAlias
 
 Action: TypeAlias = Callable[[], None]
 
 MOST_EVENTS = 20_000
-STUCK_S = 60
 
 
 class Died(BaseException):
@@ -81,6 +81,11 @@ class Workers:
         """A worker that has nothing to do."""
         return self.idle.pop() if self.idle else _Worker(self)
 
+    def dismiss(self) -> None:
+        """Let the threads end."""
+        while self.idle:
+            self.idle.pop().baton.release()
+
 
 class _Worker:
     __slots__ = ("baton", "scheduler", "task", "workers")
@@ -91,14 +96,14 @@ class _Worker:
         self.baton.acquire()
         self.task: Task | None = None
         self.scheduler: Scheduler | None = None
-        threading.Thread(target=self._work, name="simulated", daemon=True).start()
+        threading.Thread(target=self._work, name=_Worker.__name__, daemon=True).start()
 
     def _work(self) -> None:
         while True:
             self.baton.acquire()
             task, scheduler = self.task, self.scheduler
-            assert task is not None
-            assert scheduler is not None
+            if task is None or scheduler is None:
+                return
             following = scheduler.carry_out(task)
             self.task = self.scheduler = None
             self.workers.idle.append(self)
@@ -108,12 +113,14 @@ class _Worker:
 class Scheduler:
     """One schedule. ``watch`` is called after every event, ``random`` is the only source of chance in it."""
 
-    def __init__(self, seed: int, workers: Workers) -> None:
+    def __init__(self, seed: int, workers: Workers, *, stuck_s: float = 60) -> None:
+        """``stuck_s``: how long, in real time, a task may take from one pause to the next."""
         self.random = random.Random(seed)  # noqa: S311 - chance that can be had again is the point
         self.now_ms = 0
         self.failure: BaseException | None = None
         self.watch: Action = _nothing
         self._workers = workers
+        self._stuck_s = stuck_s
         self._queue: list[tuple[int, float, int, Task | Action, int]] = []
         self._pushed = 0
         self._tasks: list[Task] = []
@@ -217,9 +224,8 @@ class Scheduler:
 
     def _hand(self, baton: "_thread.LockType") -> None:
         baton.release()
-        if not self._main.acquire(timeout=STUCK_S):
-            faulthandler.dump_traceback(all_threads=True)
-            raise Stuck(f"no task has gone on for {STUCK_S} s: one waits for something real")
+        if not self._main.acquire(timeout=self._stuck_s):
+            raise Stuck(f"no task has gone on for {self._stuck_s} s, since one waits for something real:\n{_stacks()}")
 
     def _next(self) -> "_thread.LockType":
         """Let things happen until a task is to go on; return its baton, or the main one when all is over."""
@@ -249,6 +255,17 @@ class Scheduler:
         if self._pushed > MOST_EVENTS:
             self.fail(Stuck(f"{MOST_EVENTS} events, and no end"))
         heapq.heappush(self._queue, (at_ms, self.random.random(), self._pushed, what, turn))
+
+
+def _stacks() -> str:
+    """Where all simulated threads stand."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = [
+        "".join(traceback.format_stack(frame))
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - as threading's documentation has it
+        if names.get(ident) == _Worker.__name__
+    ]
+    return "\n".join(stacks)
 
 
 def _nothing() -> None:

@@ -49,8 +49,8 @@ class Wanted:
 
 def search(seeds: Iterable[int], wanted: Wanted, *, at_most: int = 10) -> list[Broken]:
     """Carry out schedules in this process, until so many are broken."""
-    workers, found = Workers(), list[Broken]()
-    with _undisturbed():
+    found: list[Broken] = []
+    with _undisturbed() as workers:
         for seed in seeds:
             world = _world(seed, workers, wanted)
             try:
@@ -83,8 +83,8 @@ def search_in_processes(seeds: range, wanted: Wanted, *, jobs: int) -> Iterator[
 def trace(seed: int, wanted: Wanted) -> tuple[list[str], str | None]:
     """Carry out one schedule; return what happened in it, line by line, and what it breaks."""
     lines: list[str] = []
-    with _undisturbed():
-        world = _world(seed, Workers(), wanted, lines)
+    with _undisturbed() as workers:
+        world = _world(seed, workers, wanted, lines)
         try:
             world.run()
         except Exception as broken:  # noqa: BLE001 - as above
@@ -102,12 +102,14 @@ def _said(world: World, broken: Exception) -> str:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Log nothing: most of it is faults that are meant. Leave the jitter's source of chance as it was."""
+def _undisturbed() -> Iterator[Workers]:
+    """Threads for schedules; nothing is logged, since most of it is meant, and the jitter's chance stays as it was."""
+    workers = Workers()
     before, chance = logging.root.manager.disable, random.getstate()
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        yield workers
     finally:
+        workers.dismiss()
         logging.disable(before)
         random.setstate(chance)

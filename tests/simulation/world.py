@@ -9,6 +9,7 @@ from incumbent import front
 from incumbent.errors import IncumbentError, LeaseUnavailable, RetryLater
 from incumbent.lease import Lease, Stop
 from incumbent.runs import Call, Later, Outcome, Ran, Runner
+from incumbent.sweeper import sweep
 from incumbent.values import Duplicate, Message, Origin, Routed
 from incumbent.wakers import Wake
 from tests.simulation.asking import Parts
@@ -20,7 +21,7 @@ from tests.simulation.mutants import FAITHFUL, Mutant
 from tests.simulation.network import Faults, Network
 from tests.simulation.one_clock import OneClockProvider
 from tests.simulation.plans import TTL_MS, Arrival, Plan, plan_of
-from tests.simulation.scheduler import Scheduler, Workers
+from tests.simulation.scheduler import Scheduler, Stuck, Workers
 from tests.simulation.store import KEY, Store
 from tests.simulation.telling import Names, answer_in_short
 from tests.simulation.watched import OnlyLeases, Provider, WatchedProvider
@@ -110,8 +111,12 @@ class World:
         random.seed(self.chance.random())  # the jitter of the code under simulation
         for arrival in self.plan.arrivals:
             self.arrives(arrival)
+        for at_ms in self.plan.sweeps_ms:
+            self.scheduler.at(at_ms, self.sweep_once)
         self.scheduler.at(self.plan.calm_ms, self.calm)
         self.scheduler.run()
+        if not self.ghost.came_to_its_end:
+            raise Stuck("nothing is left to happen, and the end was not reached")
 
     def say(self, what: str) -> None:
         """Write a line of the trace."""
@@ -413,7 +418,13 @@ class World:
         within_ms = 2 * TTL_MS if late else 2 * _ROUND_TRIP_MS
         self.scheduler.after(self.chance.randint(0, within_ms), lambda: self.invoke(request_id, wake=read))
 
-    # --- the end
+    # --- sweeping, and the end
+
+    def sweep_once(self) -> None:
+        """A sweeper comes by in the middle of it all."""
+        sweeper = self.environment()
+        sweeper.serves = "sweeper"
+        self.scheduler.spawn(sweeper, lambda: self.sweep(sweeper))
 
     def calm(self) -> None:
         """Nothing fails from now on, and a sweeper goes round until all is quiet."""
@@ -421,17 +432,20 @@ class World:
         self.is_calm = True
         self.faults.calm()
         sweeper = Environment("sweeper", self.scheduler)
-        self.scheduler.spawn(sweeper, lambda: self.sweep(sweeper))
+        sweeper.serves = "sweeper"
+        self.scheduler.spawn(sweeper, lambda: self.sweep_until_quiet(sweeper))
 
     def sweep(self, sweeper: Environment) -> None:
-        """Wake what has messages and no owner, until nothing waits and nobody runs."""
-        sweeper.serves = "sweeper"
-        waker, provider = self.waker(sweeper), self.provider(sweeper)
+        """Wake what has messages and no owner."""
+        with suppress(LeaseUnavailable):
+            sweep(self.provider(sweeper), self.waker(sweeper), observers=(), clock=sweeper.clock)
+
+    def sweep_until_quiet(self, sweeper: Environment) -> None:
+        """Go round until nothing waits and nobody runs."""
         for _ in range(MOST_SWEEPS):
             if not self.under_way and not self.expected and not self.ghost.state.mail:
                 break
-            for orphan in provider.orphans(10):
-                waker(Wake(key=orphan.key, ticket=None, target=orphan.target))
+            self.sweep(sweeper)
             sweeper.clock.sleep_ms(TTL_MS)
         self.ghost.at_the_end()
 
