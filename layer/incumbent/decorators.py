@@ -352,7 +352,7 @@ class _Desk:
                 call = self.resumed(wake, context)
             else:
                 call = self.call(event, context, source, own_event, hands_over=hands_over)
-            outcome = Idle() if call is None else self.runner().serve(call, work)
+            outcome = Idle() if call is None else self.runner().serve(call, providers.staged(call.key, work))
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:
             if not source.synchronous:

@@ -55,3 +55,10 @@ def _runner() -> "asyncio.Runner":
         runner = _LOOPS.runner = asyncio.Runner()
         _LOOPS.process = os.getpid()
     return runner
+
+
+def close() -> None:
+    """Close the loop of this thread, if it has one: for threads that end, where Lambda's go on."""
+    runner: asyncio.Runner | None = _LOOPS.__dict__.pop("runner", None)
+    if runner is not None and _LOOPS.process == os.getpid():
+        runner.close()

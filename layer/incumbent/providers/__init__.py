@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from incumbent.contract import NoopLeaseProvider
 from incumbent.errors import ConfigurationError
@@ -11,10 +10,43 @@ from incumbent.errors import ConfigurationError
 if TYPE_CHECKING:
     from incumbent.contract import LeaseProvider
 
+W = TypeVar("W")
+
 _KNOWN = "redis, dynamodb, memory, none"
 
-STAND_IN: ContextVar[object | None] = ContextVar("incumbent_provider", default=None)
-"""A provider that goes before the one that was given, everywhere; for tests (``incumbent.testing``)."""
+
+class StandIn:
+    """A provider that goes before the one that was given, everywhere and in every thread; for tests.
+
+    It is for the whole process, since threads that a test starts inherit no context variable.
+    """
+
+    def __init__(self) -> None:
+        """Begin without one."""
+        self._provider: object | None = None
+
+    def get(self) -> object | None:
+        """Return what stands in, or ``None``."""
+        return self._provider
+
+    def set(self, provider: object | None) -> object | None:
+        """Put it there; return what was there, for `reset`."""
+        before, self._provider = self._provider, provider
+        return before
+
+    def reset(self, before: object | None) -> None:
+        """Put back what was there."""
+        self._provider = before
+
+
+STAND_IN: Final = StandIn()
+"""What ``incumbent.testing.stand_in`` sets, and nothing else should."""
+
+
+def staged(key: str, work: W) -> W:
+    """Let what stands in stand around a key's runs as well, where it has a method ``staged``."""
+    around = getattr(STAND_IN.get(), "staged", None)
+    return work if around is None else cast("W", around(key, work))
 
 
 def from_env(environ: Mapping[str, str] | None = None) -> "LeaseProvider":

