@@ -27,6 +27,8 @@ from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
+QUIET = {"POWERTOOLS_METRICS_DISABLED": "true"}  # their lines are for CloudWatch; --env shows them all the same
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
@@ -227,7 +229,7 @@ def _cloud(
         ) as ready,
         kind(
             ready.functions,
-            env={**ready.env, **env, **dict(arguments.env)},
+            env={**QUIET, **ready.env, **env, **dict(arguments.env)},
             concurrency=arguments.concurrency,
             on_log=on_log,
             on_invocation=on_invocation,

@@ -215,3 +215,16 @@ def alive_with(variable: str) -> list[int]:
             if variable.encode() in variables:
                 found.append(int(folder.name))
     return found
+
+
+@pytest.mark.parametrize(("words", "shown"), [((), False), (("--env", "POWERTOOLS_METRICS_DISABLED=false"), True)])
+def test_metrics_are_shown_on_request(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], *, shown: bool
+) -> None:
+    """Their lines are for CloudWatch, and would hide what a function says to people."""
+    event = ROOT / "events" / "sqs-standard.json"
+    options = ["--event", str(event), "--template", str(ROOT / "template.yaml"), "--provider", "none", *words]
+    assert main(["invoke", "OrdersFunction", *options]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"batchItemFailures": []}
+    assert ("CloudWatchMetrics" in printed.err) is shown
