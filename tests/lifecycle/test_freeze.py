@@ -141,9 +141,7 @@ def commands_while_idle(line: Line, store: Store, function: str) -> int:
 
 
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
-@pytest.mark.parametrize(
-    ("function", "commands"), [("WholeFunction", range(1)), ("LeftRunningFunction", range(1, 999))]
-)
+@pytest.mark.parametrize(("function", "asks"), [("WholeFunction", False), ("LeftRunningFunction", True)])
 def test_idle_environment_asks_the_store_nothing(start: Start, store: Store, function: str, *, asks: bool) -> None:
     """Not even where nothing freezes it; a heartbeat that is left running would be seen."""
     line = start({"LIVES_MS": str(TTL_MS * 2)}, concurrency=1, freezing=False)

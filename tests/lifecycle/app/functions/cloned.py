@@ -26,7 +26,9 @@ for file in Path("/proc/self/fd").iterdir():
             say("cut a connection")
 
 register_after_restore(lambda: say(f"restored {os.getpid()}"))
+state = random.getstate()
 for _ in range(int(os.environ["CLONES"]) - 1):
     if os.fork() == 0:
         break
+random.setstate(state)  # after a fork Python seeds anew; after a restore it does not
 lambda_runtime_hooks_runner.run_after_restore()
