@@ -334,7 +334,15 @@ def _dead_message(letter: rules.Dead) -> Message:
     )
 
 
-@functools.cache
+_MAKING = threading.Lock()
+
+
 def process_memory() -> MemoryProvider:
     """Return the one memory provider of this process, which all its functions share."""
+    with _MAKING:  # a cache alone may make two, if two threads ask first at once: two owners of every key
+        return _process_memory()
+
+
+@functools.cache
+def _process_memory() -> MemoryProvider:
     return MemoryProvider()
