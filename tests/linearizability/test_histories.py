@@ -141,8 +141,7 @@ def test_valkey_is_linearizable(valkey_lanes: list[Lane], chunk: int, faults: fl
     explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), valkey_lanes, faults=faults, several=False)
 
 
-@pytest.mark.parametrize("chunk", range(5))
-@pytest.mark.parametrize("faults", [0.0, 0.25], ids=["undisturbed", "disturbed"])
+@pytest.mark.parametrize(("chunk", "faults"), [(0, 0.0), (1, 0.25), (2, 0.25), (3, 0.25), (4, 0.25)])
 def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int, faults: float) -> None:
     """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
     explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), moto_lanes, faults=faults, several=True)
@@ -150,7 +149,7 @@ def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int, fa
 
 if why_no_dynalite() is None:
 
-    @pytest.mark.parametrize("chunk", range(3))
+    @pytest.mark.parametrize("chunk", range(2))
     def test_dynamodb_is_linearizable_on_dynalite(dynalite_lanes: list[Lane], chunk: int) -> None:
         """R1, R8, M1 to M5: also where a refusal does not say what it has found."""
         cuts = [each for each in CUTS if not isinstance(each, CutRequest)]  # half a request is the end of dynalite
