@@ -556,6 +556,21 @@ def test_provider_is_made_once_though_two_events_come_at_once(shop: Shop) -> Non
     assert len(made) == 1
 
 
+def test_memory_of_a_process_is_made_once() -> None:
+    """Whoever asks first, and however many at once: two memories would be two owners of every key."""
+    code = """
+        from incumbent.providers import memory
+        
+        for _ in range(200):
+            memory._process_memory.cache_clear()  # as in a process that has just begun
+            assert len({id(made) for made in at_once(4, lambda _: memory.process_memory())}) == 1
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_backend_that_cannot_lease_warns_and_runs_all(shop: Shop) -> None:
     """As a single process would without it."""
 

@@ -1,5 +1,6 @@
 """One invocation's work on one key: who runs, in which order, what is settled, and who goes on."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -28,8 +29,10 @@ from incumbent import (
     Wake,
     current_lease,
 )
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
 from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work, describe
+from incumbent.testing.conformance.subject import at_once
 from tests.unit.stage import (
     ARN,
     PATIENCE_S,
@@ -431,6 +434,38 @@ def test_result_of_a_failed_follow_up_goes_to_nobody(line: Line) -> None:
     line.during = {"m1": arrivals(line, "m2"), "m2": raising(ValueError("no"))}
     line.come("m1")
     assert line.results == []
+
+
+def test_crowd_runs_one_at_a_time_and_loses_nothing() -> None:
+    """Real threads, real time: fifty invocations at one moment on three keys, each message handled once."""
+    # H7, H34, H39.
+    store = MemoryProvider()
+    running: dict[str, int] = {}
+    handled: list[str] = []
+    overlaps: list[str] = []
+
+    def work(message: Message, lease: Lease) -> None:
+        running[lease.key] = running.get(lease.key, 0) + 1
+        SYSTEM_CLOCK.sleep_ms(1)
+        if running[lease.key] != 1:
+            overlaps.append(message.id)
+        handled.append(message.id)
+        running[lease.key] -= 1
+
+    def come(number: int) -> None:
+        call = Call(
+            key=f"k{number % 3}",
+            name=f"k{number % 3}",
+            message=Message(id=f"m{number}", event=None),
+            origin=Origin(request_id=f"r{number}"),
+            ends=SYSTEM_CLOCK.now().plus(9_000),
+        )
+        Runner(store, Settings(), clock=SYSTEM_CLOCK).serve(call, work)
+
+    at_once(50, come)
+    assert overlaps == []
+    assert sorted(handled) == sorted(f"m{number}" for number in range(50))
+    assert [list(store.peek(f"k{key}")) for key in range(3)] == [[], [], []]
 
 
 # --- handing over
@@ -1379,6 +1414,53 @@ def test_lease_outlives_a_run_that_is_longer_than_its_ttl(line: Line) -> None:
     line.during["m1"] = during
     assert line.come("m1", left_ms=900_000) == Ran(result=None)
     assert line.store.calls.count("beat") >= 40
+
+
+@pytest.mark.parametrize("path", ["returns", "raises", "exits", "is interrupted", "defers", "loses", "is lost"])
+def test_heartbeat_is_over_before_anything_is_settled(line: Line, path: str) -> None:
+    """Alive while the handler runs, joined before the settle and before the invocation answers, whatever comes."""
+    # H11, H13: nothing alive after the handler: awslabs lock client #63.
+    alive: list[int] = []
+
+    def during(message: Message, lease: Lease) -> Any:
+        alive.append(len(heartbeats()))
+        match path:
+            case "raises":
+                raise ValueError("broken")
+            case "exits":
+                raise SystemExit(1)
+            case "is interrupted":
+                raise KeyboardInterrupt
+            case "defers":
+                return lease.defer()
+            case "loses":
+                line.steal()
+            case "is lost":
+                line.clock.advance(TTL_MS)
+            case _:
+                pass
+        return None
+
+    line.during["m1"] = during
+    line.store.before["settle"] = lambda: alive.append(len(heartbeats()))
+    with contextlib.suppress(ValueError, SystemExit, KeyboardInterrupt, LeaseLost):
+        line.come("m1")
+    alive.append(len(heartbeats()))
+    assert alive == ([1, 0] if path == "is lost" else [1, 0, 0])
+
+
+def test_follow_up_has_a_heartbeat_of_its_own(line: Line) -> None:
+    """One at a time: the one of the run before is over."""
+    alive: list[int] = []
+
+    def during(message: Message, lease: Lease) -> None:
+        alive.append(len(heartbeats()))
+        if message.id == "m1":
+            arrivals(line, "m2")(message, lease)
+
+    line.during = {"m1": during, "m2": during}
+    line.come("m1")
+    assert alive == [1, 1]
 
 
 def test_short_invocation_has_no_heartbeat(line: Line) -> None:
