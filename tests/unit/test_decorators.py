@@ -560,7 +560,8 @@ def test_memory_of_a_process_is_made_once() -> None:
     """Whoever asks first, and however many at once: two memories would be two owners of every key."""
     code = """
         from incumbent.providers import memory
-        
+        from incumbent.testing.conformance.subject import at_once
+
         for _ in range(200):
             memory._process_memory.cache_clear()  # as in a process that has just begun
             assert len({id(made) for made in at_once(4, lambda _: memory.process_memory())}) == 1
