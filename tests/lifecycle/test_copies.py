@@ -4,7 +4,7 @@ from incumbent.clock import SYSTEM_CLOCK
 from tests.end_to_end.conftest import Line
 from tests.lifecycle.conftest import Start
 
-ROUNDS = 8
+ROUNDS = 6
 
 
 def check_copies(line: Line, function: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local import Outcome
-from tests.end_to_end.conftest import Line
+from tests.end_to_end.conftest import Line, Store
 from tests.lifecycle.conftest import Start
 from tests.lifecycle.test_freeze import TTL_MS, owner_of
 
@@ -25,20 +25,20 @@ def freed_after_ms(line: Line, function: str, *, at_most_ms: int) -> int | None:
     return began.until(SYSTEM_CLOCK.now())
 
 
-def lives_ms(line: Line) -> int:
+def lives_ms(store: Store) -> int:
     """How long strangers wait for an owner that is silent: on DynamoDB a second more, for clocks that differ (R3)."""
-    return TTL_MS + (1_000 if line.store.name == "dynamodb" else 0) + MUCH_LATER_MS
+    return TTL_MS + (1_000 if store.name == "dynamodb" else 0) + MUCH_LATER_MS
 
 
-def test_owner_that_is_killed_at_its_deadline_blocks_the_key_for_the_ttl(start: Start) -> None:
+def test_owner_that_is_killed_at_its_deadline_blocks_the_key_for_the_ttl(start: Start, store: Store) -> None:
     """Then the source's retry runs the message once more, under the same request id, as attempt 2 (M8)."""
-    line = start(concurrency=1, retry_delays_ms=(TTL_MS + 3_000,))
+    line = start(concurrency=1, retry_delays_ms=(lives_ms(store) + 500,))
     pending = line.cloud.invoke_async("ShortFunction", {"key": "k", "id": "m1", "do": "until_told"})
     while not line.cloud.invocations:
         SYSTEM_CLOCK.sleep_ms(10)
 
     assert line.cloud.invocations[0].outcome is Outcome.TIMEOUT
-    assert freed_after_ms(line, "ShortFunction", at_most_ms=lives_ms(line)) is not None
+    assert freed_after_ms(line, "ShortFunction", at_most_ms=lives_ms(line.store)) is not None
 
     done = pending.result()
     assert (done.attempt, done.payload["answer"]) == (2, "at once")
@@ -47,7 +47,7 @@ def test_owner_that_is_killed_at_its_deadline_blocks_the_key_for_the_ttl(start: 
     assert list(line.store.mailbox.peek("ShortFunction/k")) == []
 
 
-@pytest.mark.parametrize("workers", [None, 4])
+@pytest.mark.parametrize(("store", "workers"), [("redis", None), ("redis", 4), ("dynamodb", 4)], indirect=["store"])
 def test_code_that_runs_on_past_its_timeout_is_not_renewed(
     start: Start, go: Path, guarded: Callable[[str], Any], workers: int | None
 ) -> None:
@@ -58,7 +58,7 @@ def test_code_that_runs_on_past_its_timeout_is_not_renewed(
     line.wait_for("running m1 attempt 1")
     late = first.result()
     assert late.outcome is Outcome.TIMEOUT
-    assert freed_after_ms(line, "ShortFunction", at_most_ms=lives_ms(line)) is not None
+    assert freed_after_ms(line, "ShortFunction", at_most_ms=lives_ms(line.store)) is not None
 
     second = line.cloud.invoke("ShortFunction", {"key": "k", "id": "m2"})
     assert second.payload["answer"] == "at once"
@@ -81,4 +81,4 @@ def test_heartbeat_that_knows_no_end_is_seen(start: Start, go: Path) -> None:
     assert line.cloud.invoke("ShortLeftRunningFunction", {"key": "k", "id": "m1", "do": "until_told"}).outcome is (
         Outcome.TIMEOUT
     )
-    assert freed_after_ms(line, "ShortLeftRunningFunction", at_most_ms=lives_ms(line)) is None
+    assert freed_after_ms(line, "ShortLeftRunningFunction", at_most_ms=lives_ms(line.store)) is None
