@@ -36,6 +36,7 @@ demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memo
 
 test: setup sam lint ## lint, then every test, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --cov --cov-report=term
+	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
 
 bench: setup ## measure what a cold start and a run cost, beside others
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 SAM = ROOT / ".sam"
 # Read before the tests' own environment is made, which knows none of our variables.
 REQUIRED = os.environ.get("INCUMBENT_REQUIRE_SAM") == "1"
-SIZE: pytest.StashKey[str] = pytest.StashKey()
 
 
 def why_no_sam() -> str | None:
@@ -20,15 +19,6 @@ def why_no_sam() -> str | None:
     if not (SAM / ".installed").exists():
         return "SAM CLI is not installed: `make sam` does it where Python 3.13 is"
     return None
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how large the layer has become, or why that is not known."""
-    line = config.stash.get(SIZE, None)
-    if line is not None:
-        terminalreporter.write_line(line)
-    elif (reason := why_no_sam()) is not None:
-        terminalreporter.write_line(f"left out: what `sam build` makes: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

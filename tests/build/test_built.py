@@ -17,7 +17,7 @@ from incumbent.local import FunctionSpec, LocalLambda, LogLine
 from incumbent.local.report import Answer, Fact, read_facts, summarise
 from incumbent.local.stores import prepared
 from incumbent.providers import from_env
-from tests.build.conftest import ROOT, SIZE, Built, sam
+from tests.build.conftest import ROOT, SAM, Built, sam
 
 EVENTS = ROOT / "events"
 PACKAGES = {"aws_lambda_powertools", "incumbent", "jmespath", "redis", "typing_extensions"}
@@ -35,78 +35,82 @@ def files(folder: Path) -> list[Path]:
     return sorted(each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
 
 
-class TestLayer:
-    """What every function has on its path."""
+# --- the layer
 
-    def test_package_is_in_it_whole(self, built: Built) -> None:
-        """Each module, each script, and the mark of a typed package: as they stand in the source."""
-        source = ROOT / "layer" / "incumbent"
-        ours = [each for each in files(source) if each.suffix in {".py", ".lua", ".typed"}]
-        assert len([each for each in ours if each.suffix == ".lua"]) > 10
-        assert files(built.layer / "incumbent") == ours
-        for each in ours:
-            assert (built.layer / "incumbent" / each).read_bytes() == (source / each).read_bytes(), each
 
-    def test_nothing_for_development_is_in_it(self, built: Built) -> None:
-        """Its requirements and they alone: no pytest, no moto, and no boto3, which is the runtime's."""
-        top = {each.name for each in built.layer.iterdir()}
-        kept = {name for name in top if not re.search(r"\.(dist-info|data)$", name)} - {"requirements.txt"}
-        assert {name.removesuffix(".py") for name in kept} == PACKAGES
-        told = {name.split("-")[0].lower().replace("_", "-") for name in top if name.endswith(".dist-info")}
-        wanted = (ROOT / "layer" / "requirements.txt").read_text("utf-8")
-        pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w-]+)==", wanted, re.MULTILINE)}
-        assert told == pinned
+def test_package_is_in_it_whole(built: Built) -> None:
+    """Each module, each script, and the mark of a typed package: as they stand in the source."""
+    source = ROOT / "layer" / "incumbent"
+    ours = [each for each in files(source) if each.suffix in {".py", ".lua", ".typed"}]
+    assert len([each for each in ours if each.suffix == ".lua"]) > 10
+    assert files(built.layer / "incumbent") == ours
+    for each in ours:
+        assert (built.layer / "incumbent" / each).read_bytes() == (source / each).read_bytes(), each
 
-    def test_layer_has_the_pinned_releases(self, built: Built) -> None:
-        """The same ones that the tests run with."""
-        wanted = (ROOT / "layer" / "requirements.txt").read_text("utf-8")
-        pins = dict(re.findall(r"^([\w-]+)==(\S+)", wanted, re.MULTILINE))
-        tested = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
-        for name, version in pins.items():
-            assert list(built.layer.glob(f"{name.replace('-', '_')}-{version}.dist-info")), name
-            assert tested[name if name in tested else name.replace("-", "_")] == version
 
-    def test_nothing_is_compiled_for_another_processor(self, built: Built) -> None:
-        """No machine code at all: arm64 or x86_64 makes no difference. A wheel that says otherwise is seen here."""
-        compiled = [each for each in files(built.layer) if each.suffix in {".so", ".pyd", ".dylib", ".pyc"}]
-        assert compiled == []
-        for each in files(built.folder):
-            with (built.folder / each).open("rb") as file:
-                assert file.read(4) != b"\x7fELF", each
-        for wheel in built.layer.glob("*.dist-info/WHEEL"):
-            assert set(re.findall(r"^Tag: (.*)$", wheel.read_text("utf-8"), re.MULTILINE)) <= {
-                "py3-none-any",
-                "py2-none-any",
-            }, wheel
+def test_nothing_for_development_is_in_it(built: Built) -> None:
+    """Its requirements and they alone: no pytest, no moto, and no boto3, which is the runtime's."""
+    top = {each.name for each in built.layer.iterdir()}
+    kept = {name for name in top if not re.search(r"\.(dist-info|data)$", name)} - {"requirements.txt"}
+    assert {name.removesuffix(".py") for name in kept} == PACKAGES
+    told = {name.split("-")[0].lower().replace("_", "-") for name in top if name.endswith(".dist-info")}
+    wanted = (ROOT / "layer" / "requirements.txt").read_text("utf-8")
+    pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w-]+)==", wanted, re.MULTILINE)}
+    assert told == pinned
 
-    def test_layer_stays_small(self, built: Built, pytestconfig: pytest.Config) -> None:
-        """Lambda loads it at each cold start, and allows 250 MB with the function; its size is told at the end."""
-        sizes = [(built.layer / each).stat().st_size for each in files(built.layer)]
-        own = sum((built.layer / "incumbent" / each).stat().st_size for each in files(built.layer / "incumbent"))
-        pytestconfig.stash[SIZE] = (
-            f"the built layer: {sum(sizes) / 1024**2:.1f} MB in {len(sizes)} files, {own / 1024**2:.1f} MB of it ours"
-        )
-        assert sum(sizes) < MOST_BYTES
 
-    def test_layer_is_all_that_an_import_needs(self, built: Built) -> None:
-        """On a Python with boto3 and the runtime client, as Lambda has it; and it is the built one that is imported."""
-        program = (
-            "import incumbent, incumbent.providers.redis, incumbent.providers.dynamodb, incumbent.powertools, sys;"
-            "incumbent.powertools.PowertoolsMetrics('x');"
-            "print(incumbent.__version__, incumbent.__file__, *sys.version_info[:2])"
-        )
-        done = subprocess.run(
-            [built.python, "-W", "error", "-c", program],
-            env={"PYTHONPATH": str(built.layer), "PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        version, file, *python = done.stdout.split()
-        assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
-        assert Path(file).is_relative_to(built.layer)
-        assert python == ["3", "13"]
+def test_layer_has_the_pinned_releases(built: Built) -> None:
+    """The same ones that the tests run with."""
+    wanted = (ROOT / "layer" / "requirements.txt").read_text("utf-8")
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)", wanted, re.MULTILINE))
+    tested = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
+    for name, version in pins.items():
+        assert list(built.layer.glob(f"{name.replace('-', '_')}-{version}.dist-info")), name
+        assert tested[name if name in tested else name.replace("-", "_")] == version
+
+
+def test_nothing_is_compiled_for_another_processor(built: Built) -> None:
+    """No machine code at all: arm64 or x86_64 makes no difference. A wheel that says otherwise is seen here."""
+    compiled = [each for each in files(built.layer) if each.suffix in {".so", ".pyd", ".dylib", ".pyc"}]
+    assert compiled == []
+    for each in files(built.folder):
+        with (built.folder / each).open("rb") as file:
+            assert file.read(4) != b"\x7fELF", each
+    for wheel in built.layer.glob("*.dist-info/WHEEL"):
+        assert set(re.findall(r"^Tag: (.*)$", wheel.read_text("utf-8"), re.MULTILINE)) <= {
+            "py3-none-any",
+            "py2-none-any",
+        }, wheel
+
+
+def test_layer_stays_small(built: Built) -> None:
+    """Lambda loads it at each cold start, and allows 250 MB with the function. `make test` tells its size."""
+    sizes = [(built.layer / each).stat().st_size for each in files(built.layer)]
+    own = sum((built.layer / "incumbent" / each).stat().st_size for each in files(built.layer / "incumbent"))
+    told = f"the built layer: {sum(sizes) / 1024**2:.1f} MB in {len(sizes)} files, {own / 1024**2:.1f} MB of it ours\n"
+    (SAM / "size").write_text(told, "utf-8")
+    assert sum(sizes) < MOST_BYTES
+
+
+def test_layer_is_all_that_an_import_needs(built: Built) -> None:
+    """On a Python with boto3 and the runtime client, as Lambda has it; and it is the built one that is imported."""
+    program = (
+        "import incumbent, incumbent.providers.redis, incumbent.providers.dynamodb, incumbent.powertools, sys;"
+        "incumbent.powertools.PowertoolsMetrics('x');"
+        "print(incumbent.__version__, incumbent.__file__, *sys.version_info[:2])"
+    )
+    done = subprocess.run(
+        [built.python, "-W", "error", "-c", program],
+        env={"PYTHONPATH": str(built.layer), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    version, file, *python = done.stdout.split()
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
+    assert Path(file).is_relative_to(built.layer)
+    assert python == ["3", "13"]
 
 
 @dataclass(slots=True)
@@ -182,59 +186,63 @@ def chat(thread_id: str, text: str) -> Any:
     return event
 
 
-class TestFunctions:
-    """The built functions do their work, with the built layer and nothing else."""
+# --- the functions
 
-    def test_burst_of_chat_messages_is_answered_by_one_owner_a_thread(self, application: Application) -> None:
-        """Twelve at once for two threads: each is answered or accepted, each runs once, and no two runs overlap."""
-        cloud = application.cloud
-        sent = {f"{thread}-{n}": chat(thread, f"{thread}-{n}") for n in range(6) for thread in ("one", "two")}
-        pending = [cloud.submit("ThreadFunction", event, label=label) for label, event in sent.items()]
-        answers = [each.result().payload["statusCode"] for each in pending]
-        cloud.wait_idle()
-        assert set(answers) <= {200, 202}
-        assert 200 in answers
-        summary = summarise(application.facts, [Answer.of(invocation) for invocation in cloud.invocations])
-        assert (summary.sent, summary.handled_once, summary.lost, summary.overlaps) == (12, 12, (), ())
 
-    def test_batches_of_both_queues_are_applied(self, application: Application) -> None:
-        """Record by record, and delivered again they change nothing."""
-        for name in ("sqs-standard", "sqs-fifo"):
-            batch = load(name)
-            for record in batch["Records"]:
-                record["messageId"] = f"{name}-{record['messageId']}"
-            for _ in range(2):
-                assert application.invoke("OrdersFunction", batch) == {"batchItemFailures": []}
-            application.cloud.wait_idle()
-            for record in batch["Records"]:
-                assert application.runs_of(record["messageId"]) == ["handled"]
+def test_burst_of_chat_messages_is_answered_by_one_owner_a_thread(application: Application) -> None:
+    """Twelve at once for two threads: each is answered or accepted, each runs once, and no two runs overlap."""
+    cloud = application.cloud
+    sent = {f"{thread}-{n}": chat(thread, f"{thread}-{n}") for n in range(6) for thread in ("one", "two")}
+    pending = [cloud.submit("ThreadFunction", event, label=label) for label, event in sent.items()]
+    answers = [each.result().payload["statusCode"] for each in pending]
+    cloud.wait_idle()
+    assert set(answers) <= {200, 202}
+    assert 200 in answers
+    summary = summarise(application.facts, [Answer.of(invocation) for invocation in cloud.invocations])
+    assert (summary.sent, summary.handled_once, summary.lost, summary.overlaps) == (12, 12, (), ())
 
-    def test_signed_webhook_wakes_the_thread(self, application: Application) -> None:
-        """Slack is answered at once, and the message runs in the other function."""
-        event = load("slack")
-        assert application.invoke("WebhookFunction", event)["statusCode"] == 200
+
+def test_batches_of_both_queues_are_applied(application: Application) -> None:
+    """Record by record, and delivered again they change nothing."""
+    for name in ("sqs-standard", "sqs-fifo"):
+        batch = load(name)
+        for record in batch["Records"]:
+            record["messageId"] = f"{name}-{record['messageId']}"
+        for _ in range(2):
+            assert application.invoke("OrdersFunction", batch) == {"batchItemFailures": []}
         application.cloud.wait_idle()
-        assert application.runs_of(json.loads(event["body"])["event_id"]) == ["handled"]
+        for record in batch["Records"]:
+            assert application.runs_of(record["messageId"]) == ["handled"]
 
-    def test_sweeper_wakes_who_was_left_behind(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An owner died with its message: the next pass finds it, and the thread's function runs it."""
-        for name, value in application.env.items():
-            monkeypatch.setenv(name, value)
-        mailbox: Any = from_env()
-        (thread,) = (spec for spec in application.functions if spec.logical_id == "ThreadFunction")
-        message = Message(id="left-behind", event=chat("left", "left-behind"))
-        origin = Origin(keyspace=thread.name, target=thread.arn)
-        mailbox.claim(f"{thread.name}/left", "died", 10, message, origin=origin)
-        while not application.invoke("SweeperFunction", {})["woken"]:
-            SYSTEM_CLOCK.sleep_ms(100)  # the dead owner's lease, and DynamoDB's skew, have to pass
-        application.cloud.wait_idle()
-        assert application.runs_of("left-behind") == ["handled"]
 
-    def test_metrics_are_printed_for_cloudwatch(self, application: Application) -> None:
-        """Under the stack's name: what was run in the tests before, and at least one pass of the sweeper."""
-        application.invoke("ThreadFunction", chat("measured", "measured"))
-        application.invoke("SweeperFunction", {})
-        found = application.metrics
-        assert found["RunCompleted"] >= 1
-        assert found["SweeperRan"] >= 1
-        assert found["HoldMs"] >= 20
+def test_signed_webhook_wakes_the_thread(application: Application) -> None:
+    """Slack is answered at once, and the message runs in the other function."""
+    event = load("slack")
+    assert application.invoke("WebhookFunction", event)["statusCode"] == 200
+    application.cloud.wait_idle()
+    assert application.runs_of(json.loads(event["body"])["event_id"]) == ["handled"]
+
+
+def test_sweeper_wakes_who_was_left_behind(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner died with its message: the next pass finds it, and the thread's function runs it."""
+    for name, value in application.env.items():
+        monkeypatch.setenv(name, value)
+    mailbox: Any = from_env()
+    (thread,) = (spec for spec in application.functions if spec.logical_id == "ThreadFunction")
+    message = Message(id="left-behind", event=chat("left", "left-behind"))
+    origin = Origin(keyspace=thread.name, target=thread.arn)
+    mailbox.claim(f"{thread.name}/left", "died", 10, message, origin=origin)
+    while not application.invoke("SweeperFunction", {})["woken"]:
+        SYSTEM_CLOCK.sleep_ms(100)  # the dead owner's lease, and DynamoDB's skew, have to pass
+    application.cloud.wait_idle()
+    assert application.runs_of("left-behind") == ["handled"]
+
+
+def test_metrics_are_printed_for_cloudwatch(application: Application) -> None:
+    """Under the stack's name: what was run in the tests before, and at least one pass of the sweeper."""
+    application.invoke("ThreadFunction", chat("measured", "measured"))
+    application.invoke("SweeperFunction", {})
+    found = application.metrics
+    assert found["RunCompleted"] >= 1
+    assert found["SweeperRan"] >= 1
+    assert found["HoldMs"] >= 20
