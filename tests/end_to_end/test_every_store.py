@@ -41,8 +41,9 @@ def handler_of(place: Place, work: Callable[..., Any], **options: Any) -> Callab
 
 
 def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
-    """The same resume event to two workers at one moment, a hundred times (M9)."""
+    """The same resume event to two workers at one moment, a hundred times; on moto, which is slow, thirty (M9)."""
     # H53: asynchronous invocations may be delivered twice.
+    rounds = 30 if place.name == "moto" else 100
     runs: Counter[str] = Counter()
 
     def work(event: dict[str, Any], _: Lease) -> None:
@@ -53,7 +54,7 @@ def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
     answers: list[str] = []
 
     def worker(number: int) -> None:
-        for round_no in range(100):
+        for round_no in range(rounds):
             wake = Wake(key=f"k/{round_no}", ticket=f"ticket of m{round_no}", target=None)
             barrier.wait(timeout=20)
             if number == 0:
@@ -66,8 +67,8 @@ def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert runs == {f"m{number}": 1 for number in range(100)}
-    assert Counter(answers) == {"resumed": 100, "idle": 100}
+    assert runs == {f"m{number}": 1 for number in range(rounds)}
+    assert Counter(answers) == {"resumed": rounds, "idle": rounds}
 
 
 def test_outage_of_twenty_seconds_leaves_no_dead_letters(place: Place) -> None:
@@ -108,7 +109,7 @@ LARGE = "x" * 3_000  # more than stands in a DynamoDB item beside the lease
 POLICY = Policy(max_attempts=2, pauses_ms=(1_000,))
 KINDS = ("plain", "plain", "http", "takes", "raises", "fails once", "defers", "dies")
 KEYS = 5  # so that on each many of every kind meet
-RUNS = {"memory": 1_000, "redis": 1_000, "moto": 100, "dynalite": 150}  # a run takes these two some 30 ms
+RUNS = {"memory": 1_000, "redis": 1_000, "moto": 50, "dynalite": 100}  # a run takes these two some 30 ms
 
 
 class Mixture:

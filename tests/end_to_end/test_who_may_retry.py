@@ -287,7 +287,8 @@ TABLE = [
 def test_every_source_is_told_who_may_retry(place: Place, row: Row) -> None:
     """A source retries until it was told "accepted"; from then on the mailbox does (M11, M3)."""
     found, expected = {}, {}
-    for source in SOURCES:
+    # moto is slow, and dynalite speaks the same protocol: one source of each kind will do for it.
+    for source in {each.kind: each for each in SOURCES}.values() if place.name == "moto" else SOURCES:
         cell = Cell(place, source, **row.options)
         row.how(cell)
         found[source.name] = (cell.told(), cell.afterwards())
