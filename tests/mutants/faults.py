@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "fullown: a full mailbox refuses who could empty it (M7)",
         RULES_PY,
-        "    # (5) stored and owned, however full the mailbox is (M7)",
-        '    if len(state.mail) >= policy.max_pending:\n        return state, "full"',
+        "    if len(state.mail) >= policy.max_pending and not as_ticket and _is_blocked(state, now_ms, policy):",
+        "    if len(state.mail) >= policy.max_pending:",
         (MEMORY,),
     ),
     Mutant(
