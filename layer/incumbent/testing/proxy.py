@@ -188,7 +188,7 @@ class LoseRequest:
     """It never arrives. The connection breaks or, if ``silent``, nothing is heard until the client gives up."""
 
     silent: bool = False
-    meanwhile: Meanwhile = _nothing
+    meanwhile: Meanwhile = field(default=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,14 +196,14 @@ class LoseReply:
     """It is carried out, and its answer never arrives. ``silent`` as in `LoseRequest`."""
 
     silent: bool = False
-    meanwhile: Meanwhile = _nothing
+    meanwhile: Meanwhile = field(default=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
     """The connection breaks when half of it has arrived: the server drops it."""
 
-    meanwhile: Meanwhile = _nothing
+    meanwhile: Meanwhile = field(default=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ class CutReply:
     """It is carried out, and the connection breaks when half of its answer has arrived, or what ``keeps`` says."""
 
     keeps: float = 0.5
-    meanwhile: Meanwhile = _nothing
+    meanwhile: Meanwhile = field(default=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class Delay:
     """It waits until ``until`` is set, then goes through."""
 
     until: threading.Event
-    meanwhile: Meanwhile = _nothing
+    meanwhile: Meanwhile = field(default=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class Stall:
     """It is held back and the client's connection breaks (or is ``silent``); `Network.late` has it from then on."""
 
     silent: bool = False
-    meanwhile: Meanwhile = _nothing
+    meanwhile: Meanwhile = field(default=_nothing, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
