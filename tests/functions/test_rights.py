@@ -197,7 +197,7 @@ def arn(function: str) -> str:
 @pytest.fixture
 def start(
     load: Load, moto_server: DynamoDBServer, guarded: ValkeyServer, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Handler]:
+) -> Iterator[Callable[..., Handler]]:
     """Start a function of the stack ``local`` in a new environment, on a store."""
 
     def start(name: str, provider: str, **variables: str) -> Handler:
@@ -219,10 +219,7 @@ def start(
             }
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value)
-        # What `send` and Powertools have kept belongs to the environment before.
-        front._from_env.cache_clear()  # noqa: SLF001
-        front._lambda_waker.cache_clear()  # noqa: SLF001
-        DEFAULT_PROVIDERS.clear()
+        forget()
         (app,) = load(name, "app")
 
         def invoke(event: Any, *, remaining_ms: int = 60_000) -> Any:
@@ -239,7 +236,15 @@ def start(
 
         return invoke
 
-    return start
+    yield start
+    forget()
+
+
+def forget() -> None:
+    """Forget what `send` and Powertools keep for the life of an environment."""
+    front._from_env.cache_clear()  # noqa: SLF001
+    front._lambda_waker.cache_clear()  # noqa: SLF001
+    DEFAULT_PROVIDERS.clear()
 
 
 def chat(thread: str, message_id: str, text: str = "hello") -> Any:
