@@ -227,7 +227,7 @@ async def async_generator(event: Any, context: Any) -> Any:
 @pytest.mark.parametrize(
     "thing",
     [Callme, Callme(), functools.partial(plain, None), generator, async_generator, None, "plain", print],
-    ids=repr,
+    ids=["class", "callable object", "partial", "generator", "async generator", "none", "text", "builtin"],
 )
 @pytest.mark.parametrize("decorator", [leased, leased_function])
 def test_what_is_no_plain_function_is_refused(decorator: Any, thing: Any) -> None:

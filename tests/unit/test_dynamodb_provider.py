@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import boto3
+import moto
 import pytest
 from botocore.config import Config
 
@@ -22,7 +23,7 @@ from incumbent.providers.dynamodb import DynamoDBProvider, item, updates
 from incumbent.providers.dynamodb.grants import MOST, Grants
 from incumbent.providers.dynamodb.item import Record
 from incumbent.testing.clock import FakeClock
-from incumbent.testing.servers import DynamoDBServer, dynalite_available
+from incumbent.testing.servers import DynamoDBServer, create_table, dynalite_available
 from incumbent.values import (
     Acquisition,
     Busy,
@@ -1328,7 +1329,7 @@ def test_client_without_region_is_a_configuration_error(monkeypatch: pytest.Monk
         {"table_name": "table", "max_clock_skew_ms": 0.5},
         {"table_name": "table", "client": object(), "boto_config": Config()},
     ],
-    ids=str,
+    ids=["no table", "no prefix", "long prefix", "skew below zero", "skew with a fraction", "client and config"],
 )
 def test_bad_settings_are_refused_at_once(arguments: dict[str, Any]) -> None:
     """R10: in the constructor, which makes no connection."""
@@ -1482,3 +1483,15 @@ def test_check_of_requests_sees_what_aws_refuses(params: dict[str, Any]) -> None
     """H57, H31, H18: else it would prove nothing that no request here was refused."""
     with pytest.raises(AssertionError):
         check(params)
+
+
+def test_moto_in_process_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that say no length, as moto's decorator makes them, are whole when their head is."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB", raising=False)
+    with moto.mock_aws():
+        create_table(boto3.client("dynamodb", region_name="eu-central-1"), "in-process")
+        session = boto3.session.Session(region_name="eu-central-1")
+        provider = DynamoDBProvider(table_name="in-process", boto3_session=session)
+        assert provider.get_lease_owner("k") is None
+        assert provider.acquire_lease("k", "A", 30_000).acquired
+        assert provider.get_lease_owner("k") == "A"
