@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import boto3
-import moto
 import pytest
 from botocore.config import Config
+from moto import mock_aws
 
 from incumbent import rules
 from incumbent.errors import (
@@ -1488,7 +1488,7 @@ def test_check_of_requests_sees_what_aws_refuses(params: dict[str, Any]) -> None
 def test_moto_in_process_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that say no length, as moto's decorator makes them, are whole when their head is."""
     monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB", raising=False)
-    with moto.mock_aws():
+    with mock_aws():
         create_table(boto3.client("dynamodb", region_name="eu-central-1"), "in-process")
         session = boto3.session.Session(region_name="eu-central-1")
         provider = DynamoDBProvider(table_name="in-process", boto3_session=session)
