@@ -303,6 +303,23 @@ def record(
         )
         for number, lane in enumerate(lanes)
     ]
+    _at_once(clients, fast=all(lane.network is None for lane in lanes))
+    for lane in lanes:
+        if lane.network is not None:
+            lane.network.choose(lambda _: Pass())
+            lane.network.forget()
+    last = replace(clients[0], name="end", faults=0.0, recorded=[], chance=random.Random(seed))  # noqa: S311 - as above
+    for name, arguments in (("owner", {}), ("peek", {}), *(("find", {"id": f"m{n}"}) for n in range(IDS))):
+        began = moment()
+        answer = last.ask(name, arguments)
+        last.recorded.append(
+            Operation(client="end", name=name, arguments=arguments, answer=answer, began=began, ended=moment())
+        )
+    return [operation for client in (*clients, last) for operation in client.recorded]
+
+
+def _at_once(clients: Sequence[Client], *, fast: bool) -> None:
+    """Let all work at once. A ``fast`` store, which answers at once, would see one client after the other."""
     failures: list[BaseException] = []
     together = threading.Barrier(len(clients))
 
@@ -315,8 +332,8 @@ def record(
 
     threads = [threading.Thread(target=work, args=(client,)) for client in clients]
     interval_s = sys.getswitchinterval()
-    if all(lane.network is None for lane in lanes):
-        sys.setswitchinterval(1e-6)  # a store that answers at once would see one client after the other
+    if fast:
+        sys.setswitchinterval(1e-6)
     try:
         for thread in threads:
             thread.start()
@@ -324,17 +341,5 @@ def record(
             thread.join()
     finally:
         sys.setswitchinterval(interval_s)
-    for lane in lanes:
-        if lane.network is not None:
-            lane.network.choose(lambda _: Pass())
-            lane.network.forget()
     if failures:
         raise failures[0]
-    last = replace(clients[0], name="end", faults=0.0, recorded=[], chance=random.Random(seed))  # noqa: S311 - as above
-    for name, arguments in (("owner", {}), ("peek", {}), *(("find", {"id": f"m{n}"}) for n in range(IDS))):
-        began = moment()
-        answer = last.ask(name, arguments)
-        last.recorded.append(
-            Operation(client="end", name=name, arguments=arguments, answer=answer, began=began, ended=moment())
-        )
-    return [operation for client in (*clients, last) for operation in client.recorded]
