@@ -34,6 +34,7 @@ from tests.linearizability.sequential import POLICY, TTL_MS
 KEY = "k"
 CALLS = 6  # of each client
 IDS = 4
+LOOKS = 2 + IDS  # at the end
 CUTS: tuple[Fault, ...] = (LoseRequest(), CutRequest(), LoseReply(), LoseReply(), CutReply(), Duplicate(), Stall())
 READS = ("GetItem", "Query", "BatchGetItem")
 
