@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from incumbent.providers import memory
 from incumbent.testing.servers import AWS_ENVIRONMENT
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"
@@ -101,6 +102,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sequence[Mod
 
     for name, value in AWS_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    memory._process_memory.cache_clear()  # noqa: SLF001 - a new environment remembers nothing
     yield load
     for name in loaded:
         sys.modules.pop(name, None)
