@@ -71,10 +71,7 @@ CALLS: dict[str, Call] = {
     "beat": ("beat", {"owner": "A"}),
 }
 # Those that change what another call has seen, each in a way of its own.
-OTHERS = (
-    *("claim m2", "claim m4", "claim", "claim with the ticket", "acquire"),
-    *("release", "settle on", "settle failed", "take"),
-)
+OTHERS = ("claim m2", "claim m4", "claim with the ticket", "release", "settle on", "take")
 
 
 class Told:
