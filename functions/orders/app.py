@@ -1,6 +1,7 @@
 """Apply the updates of orders from SQS, standard or FIFO: one owner an order, and one record's failure is its own."""
 
 import json
+import os
 from functools import cache
 from typing import Any
 
@@ -15,8 +16,11 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from incumbent import Lease, leased_function
 from orders import Orders, orders_from_env
 
+# The one function under a lease here, so it has the keyspace of the Lambda function: metrics go by that name.
+KEYSPACE = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "orders")
 
-@leased_function(key_jmespath="powertools_json(body).order_id", waker="auto")
+
+@leased_function(key_jmespath="powertools_json(body).order_id", keyspace=KEYSPACE, waker="auto")
 def apply(record: SQSRecord, lambda_context: object, *, lease: Lease) -> None:
     """Apply one update under its order's lease.
 

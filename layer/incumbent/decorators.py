@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 from incumbent import loops, observe, powertools, providers
 from incumbent.clock import SYSTEM_CLOCK, Clock
@@ -185,6 +185,7 @@ def leased(
         @functools.wraps(handler)
         def leased_handler(event: Any, context: Any = None, **more: Any) -> Any:
             desk.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
+            loops.refuse_to_nest(handler, desk.options.name)
 
             def work(message: Message, lease: Lease) -> Any:
                 return run(lease, message.event, context, **more, **({"lease": lease} if gives_lease else {}))
@@ -266,14 +267,18 @@ def leased_function(
         named = argument or (names[0] if names else "")
         if named not in names:
             raise ConfigurationError(f"leased_function: {_name_of(function)} has no argument {named!r}")
+        _refuse_more_arguments(function, signature, named)
         made_anew = load or _data_class(signature.parameters[named].annotation)
-        desk = _Desk(chosen(name=_name_of(function)))
+        desk = _Desk(chosen(name=_name_of(function)), one_of_several=True)
 
         def call(
             arguments: dict[str, Any], remake: Callable[[Any], Any], lease: Lease, message: Message, own: Any
         ) -> Any:
-            event = message.event if message.event is own else remake(message.event)
-            given = {**arguments, named: event, **({"lease": lease} if gives_lease else {})}
+            mine = message.event is own
+            event = message.event if mine else remake(message.event)
+            # Another message is not run with the arguments of this one.
+            kept = arguments if mine else {name: arguments[name] for name in _CONTEXTS if name in arguments}
+            given = {**kept, named: event, **({"lease": lease} if gives_lease else {})}
             bound = signature.bind_partial()
             bound.arguments.update({name: given[name] for name in signature.parameters if name in given})
             more = {"lease": lease} if gives_lease and "lease" not in signature.parameters else {}
@@ -281,6 +286,7 @@ def leased_function(
 
         @functools.wraps(function)
         def leased_call(*args: Any, **kwargs: Any) -> Any:
+            loops.refuse_to_nest(function, desk.options.name)
             arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
             if named not in arguments:
                 raise TypeError(
@@ -288,7 +294,12 @@ def leased_function(
                 )
             event = arguments[named]
             raw = getattr(event, "raw_event", None)
-            remake = made_anew or (type(event) if raw is not None else _as_it_is)
+            if raw is not None and made_anew is None:
+                raise ConfigurationError(
+                    f"{_name_of(function)}: a stored {type(event).__name__} could not be made again: annotate "
+                    f"{named!r} with a class that can be imported at run time, or give load="
+                )
+            remake = made_anew or _as_it_is
             context = arguments.get("lambda_context", arguments.get("context"))
             return desk.handle(
                 event if raw is None else raw,
@@ -296,13 +307,15 @@ def leased_function(
                 lambda message, lease: call(arguments, remake, lease, message, event),
                 own_event=event,
                 hands_over=desk.waker() is not None,
+                may_resume=False,
             )
 
         def resume(event: Any, context: Any = None) -> bool:
-            """Go on with a key if ``event`` is a resume event; say whether it was."""
-            if Wake.from_event(event) is None:
+            """Go on with a key if ``event`` is a resume event for one of this function's; say whether it was."""
+            wake = Wake.from_event(event)
+            if wake is None or not desk.has(wake):
                 return False
-            given: dict[str, Any] = {name: context for name in ("lambda_context", "context") if name in names}
+            given: dict[str, Any] = {name: context for name in _CONTEXTS if name in names}
             remake = made_anew or _as_it_is
             desk.handle(event, context, lambda message, lease: call(given, remake, lease, message, None))
             return True
@@ -322,46 +335,90 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
 
 
+def _watched(work: Work, raised: list[BaseException]) -> Work:
+    """Work that notes what it raises, so that a handler's errors are told from those of taking its event."""
+
+    def watched(message: Message, lease: Lease) -> Any:
+        try:
+            return work(message, lease)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    return watched
+
+
 def _as_it_is(event: Any) -> Any:
     return event
 
 
 def _data_class(annotation: object) -> Callable[[Any], Any] | None:
-    return annotation if isinstance(annotation, type) and hasattr(annotation, "raw_event") else None
+    """The Powertools data class of an annotation, also where it is one of a union's."""
+    for named in (annotation, *get_args(annotation)):
+        if isinstance(named, type) and hasattr(named, "raw_event"):
+            return named
+    return None
+
+
+def _refuse_more_arguments(function: Callable[..., Any], signature: inspect.Signature, named: str) -> None:
+    """Refuse what a message cannot bring along: the owner runs others' messages, perhaps in another invocation."""
+    for name, parameter in signature.parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if needed and name not in (named, "lease", *_CONTEXTS):
+            raise ConfigurationError(
+                f"leased_function: {_name_of(function)} needs {name!r} besides its message {named!r}, which a message "
+                "that another call left behind does not bring: put it into the message"
+            )
 
 
 class _Desk:
     """Takes events for one decorated handler: reads key and id, serves them, and makes the answer."""
 
-    def __init__(self, options: _Options) -> None:
+    def __init__(self, options: _Options, *, one_of_several: bool = False) -> None:
+        """``one_of_several``: of a function that one invocation may call again and again."""
         self.options = options
+        self.one_of_several = one_of_several
         self.metrics = powertools.from_env(os.environ)  # here, where Lambda's init has the most CPU
         self._order_checked = False
         self._making = threading.Lock()
         self._provider: LeaseProvider | None = None
         self._auto_waker: Waker | None = None
 
-    def handle(self, event: Any, context: Any, work: Work, *, own_event: Any = None, hands_over: bool = False) -> Any:
+    def handle(
+        self,
+        event: Any,
+        context: Any,
+        work: Work,
+        *,
+        own_event: Any = None,
+        hands_over: bool = False,
+        may_resume: bool = True,
+    ) -> Any:
         """Serve one event. ``own_event`` is what the own run gets, where it is not the event itself."""
         if self.options.logger is not None:
             work = powertools.with_keys(self.options.logger, work)
-        wake = Wake.from_event(event)
+        raised: list[BaseException] = []
+        wake = Wake.from_event(event) if may_resume else None
         source = Source(kind="plain", message_id=None) if wake is not None else source_of(event)
         try:
             if wake is not None:
                 call = self.resumed(wake, context)
             else:
                 call = self.call(event, context, source, own_event, hands_over=hands_over)
-            outcome = Idle() if call is None else self.runner().serve(call, providers.staged(call.key, work))
+            watched = _watched(providers.staged(call.key, work), raised) if call is not None else work
+            outcome = Idle() if call is None else self.runner().serve(call, watched)
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:
-            if not source.synchronous:
-                raise
+            if not source.synchronous or any(error is each for each in raised):
+                raise  # the handler's own errors are its own
             observe.LOG.error("answered with an error: %s", error)
-            status = _STATUS[type(error)]
+            status, said = _STATUS[type(error)]
             # To bring an event again that has no key, or is too large, would not help.
             again = _RETRY_AFTER if isinstance(error, LeaseUnavailable | MailboxFull) else {}
-            return source.answer(status, {"error": type(error).__name__, "message": str(error)}, again)
+            return source.answer(status, {"error": type(error).__name__, "message": said}, again)
 
     def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
         """Read an event: its key, its id, what is stored of it. Sends nothing."""
@@ -387,7 +444,7 @@ class _Desk:
     def resumed(self, wake: Wake, context: Any) -> Call | None:
         """Read a resume event; ``None`` when its key is not of this handler's keyspace."""
         prefix = f"{self.keyspace()}/" if self.keyspace() else ""
-        if not wake.key.startswith(prefix):
+        if not self.has(wake):
             observe.LOG.warning("a resume event for key %r is not of keyspace %r: ignored", wake.key, self.keyspace())
             return None
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
@@ -401,6 +458,10 @@ class _Desk:
             ends=self.ends(context),
         )
 
+    def has(self, wake: Wake) -> bool:
+        """Whether the key of a resume event is of this handler's keyspace."""
+        return wake.key.startswith(f"{self.keyspace()}/") if self.keyspace() else True
+
     def answer(  # noqa: C901 - one case for each row of the table
         self, event: Any, context: Any, source: Source, call: Call | None, outcome: Outcome
     ) -> Any:
@@ -410,8 +471,11 @@ class _Desk:
             return {"status": "resumed" if isinstance(outcome, Ran) else "idle"}
         if isinstance(outcome, Ran):
             return outcome.result
-        if options.on_busy is not None and isinstance(outcome, Routed | Duplicate | Busy):
-            return options.on_busy(event, context, outcome=outcome)
+        if options.on_busy is not None:
+            if isinstance(outcome, Routed | Duplicate | Busy):
+                return options.on_busy(event, context, outcome=outcome)
+            if outcome == Later(why="behind"):
+                return options.on_busy(event, context, outcome=Routed(owner=None))
         said = {"key": call.name, "message_id": call.message.id}
         match outcome:
             case Later() | Routed():
@@ -427,7 +491,7 @@ class _Desk:
                 )
                 if not source.synchronous:
                     raise LeaseBusy(message, key=call.name)
-                return source.answer(409, {"error": "LeaseBusy", "message": message}, _RETRY_AFTER)
+                return source.answer(409, {"error": "LeaseBusy", "message": "it is busy: try again"}, _RETRY_AFTER)
             case Busy():
                 return source.answer(200, {"status": "skipped", **said})
             case Idle():  # a late copy of a claim whose run has failed since: its source knows
@@ -452,9 +516,13 @@ class _Desk:
         return value
 
     def message_id(self, event: Any, source: Source, request_id: str, key: str) -> str:
-        """The event's id: chosen, the source's own, or the request's (the same on an asynchronous retry)."""
+        """The event's id: chosen, the source's own, or the request's (the same on an asynchronous retry).
+
+        A function may be called for several messages in one request: each has an id of its own then.
+        """
         if self.options.choose_id is None:
-            value: object = source.message_id or request_id
+            own = f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id
+            value: object = source.message_id or own
         else:
             value = self.read(event, self.options.choose_id, "message_id")
             if isinstance(value, int) and not isinstance(value, bool):
@@ -488,7 +556,10 @@ class _Desk:
         """The function's name, in Lambda as it is deployed, unless it was chosen."""
         if self.options.keyspace is not None:
             return self.options.keyspace
-        return os.environ.get("AWS_LAMBDA_FUNCTION_NAME") or self.options.name
+        deployed = os.environ.get("AWS_LAMBDA_FUNCTION_NAME")
+        if deployed is None or not self.one_of_several:
+            return deployed or self.options.name
+        return f"{deployed}.{self.options.name}"  # two functions of one Lambda function do not run each other's
 
     def origin(self, context: Any, request_id: str) -> Origin:
         """Who asks, and whom to wake: the function as it was invoked, alias included, unless it was chosen."""
@@ -590,11 +661,14 @@ _NOT_ABOVE = {
     "data_classes": "@event_source: what is stored must be the JSON event",
 }
 
-_STATUS: Mapping[type[IncumbentError], int] = {
-    LeaseKeyMissing: 400,
-    LeaseUnavailable: 503,
-    MailboxFull: 429,
-    MessageTooLarge: 413,
+_CONTEXTS = ("lambda_context", "context")
+
+# What a caller is told. What happened exactly is in the log: it may name hosts, roles, tables and the event's own data.
+_STATUS: Mapping[type[IncumbentError], tuple[int, str]] = {
+    LeaseKeyMissing: (400, "the request lacks what says where it belongs"),
+    LeaseUnavailable: (503, "it could not be taken just now: try again"),
+    MailboxFull: (429, "too many wait already: try again later"),
+    MessageTooLarge: (413, "the request is too large to be kept"),
 }
 
 _SETTINGS = frozenset(
@@ -625,7 +699,7 @@ def _settings(**given: Any) -> Settings:
     return Settings(**chosen)
 
 
-def _options(  # noqa: C901 - one check after another
+def _options(  # noqa: C901, PLR0912 - one check after another
     *,
     name: str,
     key: str | Callable[[Any], object] | None,
@@ -645,6 +719,10 @@ def _options(  # noqa: C901 - one check after another
     logger = others["logger"]
     if logger is not None and not isinstance(logger, powertools.KeyedLogger):
         raise ConfigurationError(f"{name}: logger is {logger!r}: give a Powertools Logger")
+    if others["store"] is None:
+        raise ConfigurationError(f"{name}: store is None: leave it out, or give a callable")
+    if others["target"] is not None and (not isinstance(others["target"], str) or not others["target"]):
+        raise ConfigurationError(f"{name}: target is {others['target']!r}: give a function's name or ARN")
     for hook in ("store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")

@@ -19,7 +19,7 @@ from incumbent.contract import (
 from incumbent.errors import ConfigurationError, LeaseUnavailable
 from incumbent.validation import check_key
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
-from incumbent.wakers import LambdaWaker, Wake, Waker
+from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker
 
 _TICKET_TTL_MS = 30_000
 
@@ -59,7 +59,7 @@ def send(
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
     message = Message(id=message_id or secrets.token_hex(16), event=event)
-    ticket = f"ticket.{secrets.token_urlsafe(24)}"
+    ticket = f"{TICKET}{secrets.token_urlsafe(24)}"
     origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
     answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=policy)
     if isinstance(answer, Duplicate):

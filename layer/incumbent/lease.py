@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from incumbent.clock import Clock, Moment
-from incumbent.errors import ConfigurationError
+from incumbent.errors import ConfigurationError, LeaseLost
 from incumbent.heartbeat import Heartbeat
 from incumbent.values import Message
 
@@ -75,6 +75,7 @@ class Lease:
         self._taken: list[Message] = []
         self._taking = threading.Lock()
         self._deferred = False
+        self._ended = False
         self._callback: Callable[[], object] | None = None
 
     @property
@@ -96,7 +97,7 @@ class Lease:
     @property
     def stop(self) -> Stop | None:
         """Why this run should end now, or ``None``. Look at it between steps; costs no request."""
-        if self._heartbeat.loss is not None:
+        if self._ended or self._heartbeat.loss is not None:
             return Stop.LOST
         left_ms = self.time_left_ms
         if left_ms is not None and left_ms <= self._stop_before_ms:
@@ -104,9 +105,18 @@ class Lease:
         return None
 
     def assert_held(self) -> None:
-        """Raise ``LeaseLost`` if the lease is over, as far as can be told without a request."""
+        """Raise ``LeaseLost`` if the lease is over, as far as can be told without a request.
+
+        It is also over for what a run leaves behind when it returns, a task or a thread.
+        """
         if self._heartbeat.loss is not None:
             raise self._heartbeat.loss
+        if self._ended:
+            raise LeaseLost(
+                f"the run of key {self.key!r} is over: what it has left behind holds nothing",
+                key=self.key,
+                owner=self.owner,
+            )
 
     def renew(self) -> None:
         """Renew now. For handlers that starve the heartbeat, in long calls that hold the GIL.
@@ -114,6 +124,7 @@ class Lease:
         Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer (the lease is held until its
         deadline all the same).
         """
+        self.assert_held()
         self._heartbeat.renew()
 
     def take(self) -> list[Message]:
@@ -148,6 +159,10 @@ class Lease:
             )
         self._deferred = True
         return DEFERRED
+
+    def end(self) -> None:
+        """The run has returned: from now on the handle holds nothing."""
+        self._ended = True
 
     def when_lost(self, callback: Callable[[], object] | None) -> None:
         """Call this once when the lease is lost, from whichever thread notices; now if it is lost already."""

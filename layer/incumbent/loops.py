@@ -3,10 +3,12 @@
 import contextvars
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from incumbent.errors import ConfigurationError
 from incumbent.lease import Lease
 
 if TYPE_CHECKING:
@@ -27,6 +29,21 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
         return _finish(lease, result) if inspect.isawaitable(result) else result
 
     return run
+
+
+def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
+    """Refuse an ``async def`` handler that is called where a loop runs already, before anything is claimed."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigurationError(
+        f"{name}: it is async, and was called from a running event loop; leased, it is a plain function that runs a "
+        "loop of its own: call it in a thread (asyncio.to_thread), or decorate what is at the outside"
+    )
 
 
 def _finish(lease: Lease, work: Awaitable[Any]) -> Any:

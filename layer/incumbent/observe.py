@@ -110,4 +110,4 @@ def log_fact(fact: Fact, /) -> None:
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
     """The observers that every function has: the log and, with ``INCUMBENT_TRACE``, the trace."""
-    return (log_fact, Trace()) if environ.get("INCUMBENT_TRACE") else (log_fact,)
+    return (log_fact, Trace()) if environ.get("INCUMBENT_TRACE", "0") not in ("", "0") else (log_fact,)

@@ -51,7 +51,7 @@ from incumbent.values import (
     Released,
     Routed,
 )
-from incumbent.wakers import Wake, Waker
+from incumbent.wakers import TICKET, Wake, Waker
 
 LONGEST_ERROR = 500  # characters of an exception kept with its message
 
@@ -358,6 +358,7 @@ class _Stay:
             run.error = error
         finally:
             heartbeat.stop()
+            lease.end()
             _CURRENT.reset(current)
         run.took_ms = began.until(self.clock.now())
         self.longest_ms = max(self.longest_ms, run.took_ms)
@@ -393,7 +394,15 @@ class _Stay:
         """Say what came of a run, and settle it."""
         error, ids = run.error, run.ids
         loss = run.heartbeat.loss
-        outcome = "lost" if loss else "failed" if error else "deferred" if run.lease.deferred else "handled"
+        outcome = (
+            "lost"
+            if loss is not None
+            else "failed"
+            if error is not None
+            else "deferred"
+            if run.lease.deferred
+            else "handled"
+        )
         self.tell(
             "run_ended",
             owner=tenure.owner,
@@ -423,7 +432,8 @@ class _Stay:
             if self.has_own(ids):
                 self.own = Ran(result=run.result)
             self.give_results(run)
-        another = not run.lease.deferred and (error is None or isinstance(error, Exception)) and self.time_for_another()
+        waits = error is None and run.lease.deferred  # its messages would come again at once
+        another = not waits and (error is None or isinstance(error, Exception)) and self.time_for_another()
         if error is not None and not isinstance(error, Exception):
             self.own_error = error  # SystemExit and its like end the invocation, whosever message it was
         try:
@@ -456,7 +466,7 @@ class _Stay:
         own = call.message.id if call.message is not None else None
         if not another and own is not None and self.own_is_open() and own not in deferred:
             deferred = [*deferred, own]  # never reached: promised in the same step, so it may be answered for (M3)
-        ticket = f"ticket.{secrets.token_urlsafe(24)}" if not another and self.can_wake() else None
+        ticket = f"{TICKET}{secrets.token_urlsafe(24)}" if not another and self.can_wake() else None
         try:
             answer = mailbox.settle(
                 call.key,
@@ -587,7 +597,9 @@ class _Stay:
     def started(self, message: Message) -> Message:
         """The message as its run sees it: the own one with the event as it came, not as it was stored."""
         own = self.call.message
-        return message if own is None or own.id != message.id else replace(message, event=self.call.event)
+        if own is None or own.id != message.id or not self.own_is_open():  # a run may have changed the event meanwhile
+            return message
+        return replace(message, event=self.call.event)
 
     def lease(self, tenure: _Tenure) -> tuple[Lease, Heartbeat]:
         """The handle of one tenure and its heartbeat, not started yet."""
@@ -704,6 +716,6 @@ def describe(error: BaseException) -> str:
     """What is kept of an exception: text that every store takes, whatever the exception makes of itself."""
     try:
         said = str(error)
-    except Exception as failed:  # noqa: BLE001 - it must not keep its run from being settled
+    except BaseException as failed:  # noqa: BLE001 - it must not keep its run from being settled
         said = f"(its text raised {type(failed).__name__})"
     return f"{type(error).__name__}: {said}".encode(errors="backslashreplace").decode()[:LONGEST_ERROR]

@@ -1,9 +1,12 @@
 """What an event's source is, by the event's shape: its message id, whether somebody waits, and how it is answered."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+
+from incumbent.validation import MAX_MESSAGE_ID_BYTES
 
 Kind: TypeAlias = Literal["http", "rest", "alb", "record", "eventbridge", "plain"]
 
@@ -73,7 +76,9 @@ def source_of(event: object) -> Source:
         if "http" in context:
             return Source(kind="http", message_id=_text(context.get("requestId")), synchronous=True)
         if "httpMethod" in event:
-            return Source(kind="rest", message_id=_text(context.get("requestId")), synchronous=True)
+            # Its caller may choose requestId, by a header, but not the extended one.
+            own = _text(context.get("extendedRequestId")) or _text(context.get("requestId"))
+            return Source(kind="rest", message_id=own, synchronous=True)
     records = event.get("Records")
     if isinstance(records, list):
         # One record is one message; a batch of several has no name of its own.
@@ -82,7 +87,7 @@ def source_of(event: object) -> Source:
         message_id = _text(event.get("id"))
         replay = _text(event.get("replay-name"))
         if message_id and replay:  # asked for on purpose: not a duplicate of the first time
-            message_id = f"{message_id}#replay#{replay}"[:256]
+            message_id = _text(f"{message_id}#replay#{replay}")
         return Source(kind="eventbridge", message_id=message_id)
     return _record(event)
 
@@ -126,4 +131,8 @@ def _header(event: Mapping[str, Any], wanted: str) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """Text that is an id; of one that is too long (its sender may lengthen it) the digest."""
+    if not isinstance(value, str) or not value:
+        return None
+    raw = value.encode(errors="surrogatepass")
+    return value if len(raw) <= MAX_MESSAGE_ID_BYTES else f"sha256.{hashlib.sha256(raw).hexdigest()}"

@@ -4,9 +4,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from incumbent.errors import ConfigurationError, IncumbentError
+from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 
 RESUME_VERSION = 1
+TICKET = "ticket."  # how a ticket's name begins, and no owner's does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,20 @@ class Wake:
 
     @classmethod
     def from_event(cls, event: object) -> "Wake | None":
-        """Read a resume event; ``None`` for every other event, and for a forged one."""
+        """Read a resume event; ``None`` for every other event.
+
+        What is no ticket by its name is none: a forged one must not name a run's owner (M9). Raises
+        ``StoredFormatUnknown`` for a later version (M12).
+        """
         inner = event.get("incumbent") if isinstance(event, dict) and len(event) == 1 else None
         match inner:
             case {"v": int(version), "key": str(key), "ticket": str() | None as ticket, "hops": int(hops)} if (
                 version == RESUME_VERSION and key and ticket != "" and hops >= 0
             ):
-                return cls(key=key, ticket=ticket, target=None, hops=hops)
+                real = ticket is not None and ticket.startswith(TICKET)
+                return cls(key=key, ticket=ticket if real else None, target=None, hops=hops)
+            case {"v": int(version), "key": str()} if version > RESUME_VERSION:
+                raise StoredFormatUnknown(f"a resume event of version {version}: this function knows {RESUME_VERSION}")
             case _:
                 return None
 

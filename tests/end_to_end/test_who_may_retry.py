@@ -97,7 +97,7 @@ class Cell:
         return handler
 
     def _by_record(self, options: dict[str, Any], processor: BatchProcessor) -> Callable[[Any, Any], Any]:
-        @leased_function(**options)
+        @leased_function(load=dict, **options)
         def apply(record: Any, lambda_context: Any = None, **more: Lease) -> Any:
             return self.do(more["lease"])
 

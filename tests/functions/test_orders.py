@@ -295,5 +295,6 @@ def test_records_of_a_busy_order_are_handed_over(shop: Shop, event: Any) -> None
 
 
 def test_resume_event_of_another_function_applies_nothing(shop: Shop) -> None:
-    """It is no batch either, and reports no failure."""
-    assert shop.deliver({"incumbent": {"v": 1, "key": "thread/t-1", "ticket": None, "hops": 0}}) == []
+    """It is none of ours and no batch: the invocation fails, and whoever sent it hears of it."""
+    with pytest.raises(KeyError, match="Records"):
+        shop.deliver({"incumbent": {"v": 1, "key": "thread/t-1", "ticket": None, "hops": 0}})

@@ -41,6 +41,7 @@ ROOT = FUNCTIONS.parent
 EVENTS = ROOT / "events"
 LARGE = "x" * 5_000  # kept as an item of its own
 PASSWORD = "s3cret"
+ORDERS = "local-orders.app.apply"  # the keyspace of the function of one record
 
 # What an action is called whose name is not the operation's.
 ACTIONS = {("bedrock-runtime", "Converse"): "bedrock:InvokeModel", ("lambda", "Invoke"): "lambda:InvokeFunction"}
@@ -299,14 +300,14 @@ def test_orders_function(cloud: Cloud, store: Store, start: Callable[..., Handle
     orders = start("orders", "dynamodb")
     nothing_failed: dict[str, list[object]] = {"batchItemFailures": []}
     assert orders(record("o-1", "a", LARGE)) == nothing_failed
-    store.leave("local-orders/o-2", record("o-2", "left", LARGE)["Records"][0], function="local-orders")
+    store.leave(f"{ORDERS}/o-2", record("o-2", "left", LARGE)["Records"][0], function="local-orders")
     assert orders(record("o-2", "b", LARGE)) == nothing_failed
-    ticket = store.mailbox.get_lease_owner("local-orders/o-2")
-    resume = {"incumbent": {"v": 1, "key": "local-orders/o-2", "ticket": ticket, "hops": 1}}
+    ticket = store.mailbox.get_lease_owner(f"{ORDERS}/o-2")
+    resume = {"incumbent": {"v": 1, "key": f"{ORDERS}/o-2", "ticket": ticket, "hops": 1}}
     assert orders(resume) == nothing_failed
-    assert store.mailbox.peek("local-orders/o-2") == ()
-    cloud.on_invoke = losing(store, "local-orders/o-3")
-    store.leave("local-orders/o-3", record("o-3", "left")["Records"][0], function="local-orders")
+    assert store.mailbox.peek(f"{ORDERS}/o-2") == ()
+    cloud.on_invoke = losing(store, f"{ORDERS}/o-3")
+    store.leave(f"{ORDERS}/o-3", record("o-3", "left")["Records"][0], function="local-orders")
     orders(record("o-3", "c"))
     orders = start("orders", "redis")
     assert orders(record("o-1", "d")) == nothing_failed

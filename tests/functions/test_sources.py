@@ -51,7 +51,7 @@ SAMPLES = [
     Sample(
         name="api-gateway-rest",
         key="pathParameters.order_id",
-        message_id="b7d1a1f0-6c0e-4b7e-8c55-5a0c1f7d9e21",
+        message_id="QhYBSExampleAEbGw=",
         http=True,
     ),
     Sample(name="api-gateway-http", key="pathParameters.order_id", message_id="QhYA0g3sliAEPvQ=", http=True),

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from aws_lambda_powertools.utilities.batch import BatchProcessor, process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from incumbent import (
     Busy,
@@ -66,7 +67,7 @@ class Story(Cell):
 
     def _by_record(self, options: dict[str, Any], processor: BatchProcessor) -> Callable[[Any, Any], Any]:
         @leased_function(**options)
-        def apply(record: Any, lambda_context: Any = None, **more: Lease) -> Any:
+        def apply(record: SQSRecord, lambda_context: Any = None, **more: Lease) -> Any:
             return self.do(more["lease"])
 
         def handler(event: Any, context: Any) -> Any:

@@ -35,6 +35,7 @@ from incumbent import (
     Message,
     Policy,
     Routed,
+    Stop,
     Wake,
     current_lease,
     leased,
@@ -43,6 +44,7 @@ from incumbent import (
 )
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider, process_memory
+from incumbent.sources import source_of
 from tests.unit.stage import ARN, Facts, Little, Meddled, RecordingWaker, StepClock, beside, context, raising
 
 if TYPE_CHECKING:
@@ -152,6 +154,9 @@ def plain(event: Any, context: Any) -> None:
         ({"key": "k", "keyspace": "a/b"}, "without a slash"),
         ({"key": "k", "keyspace": 7}, "without a slash"),
         ({"key": "k", "store": "body"}, "store is 'body'"),
+        ({"key": "k", "store": None}, "store is None"),
+        ({"key": "k", "target": ""}, "give a function's name or ARN"),
+        ({"key": "k", "target": 7}, "give a function's name or ARN"),
         ({"key": "k", "on_busy": 1}, "on_busy is 1"),
         ({"key": "k", "on_result": 1}, "on_result is 1"),
         ({"key": "k", "on_lost": 1}, "on_lost is 1"),
@@ -379,7 +384,7 @@ def test_keys_of_two_keyspaces_never_meet(shop: Shop) -> None:
     [
         ("alb", "Root=1-69071f92-3f1c2b7a9d5e4c6081a2b3c4"),
         ("api-gateway-http", "QhYA0g3sliAEPvQ="),
-        ("api-gateway-rest", "b7d1a1f0-6c0e-4b7e-8c55-5a0c1f7d9e21"),
+        ("api-gateway-rest", "QhYBSExampleAEbGw="),
         ("chat-message", "QhX7cjVWliAEJ3w="),
         ("eventbridge", "6a7e8feb-b491-4cf7-a9f1-bf3703467718"),
         ("eventbridge-replayed", "6a7e8feb-b491-4cf7-a9f1-bf3703467718#replay#orders-after-outage"),
@@ -442,13 +447,17 @@ def test_message_id_at_its_bound_is_taken(shop: Shop) -> None:
     assert len(shop.seen) == 1
 
 
-def test_overlong_id_of_a_source_is_refused(shop: Shop) -> None:
-    """A load balancer's client can send any trace header: it is told so."""
-    event = load("alb")
-    event["headers"]["x-amzn-trace-id"] = "x" * 300
-    answer = shop.handler(key="k", key_jmespath=None)(event, shop.context())
-    assert answer["statusCode"] == 400
-    assert shop.store.calls == []
+def test_overlong_id_of_a_source_is_cut_down(shop: Shop) -> None:
+    """A load balancer's client can make its trace header as long as it likes: its digest stands for it."""
+    ids = []
+    for length in (300, 301):
+        event = load("alb")
+        event["headers"]["x-amzn-trace-id"] = "x" * length
+        ids.append(source_of(event).message_id or "")
+        shop.handler(key="k", key_jmespath=None)(event, shop.context())
+    assert len(shop.store.calls) == 4  # two claims and two settles
+    assert len(set(ids)) == 2
+    assert max(map(len, ids)) <= 256
 
 
 def test_invocation_without_a_context_has_an_id_of_its_own(shop: Shop) -> None:
@@ -944,7 +953,7 @@ def for_records(shop: Shop, **options: Any) -> dict[str, Any]:
 
 
 def test_message_is_the_first_argument_or_the_named_one(shop: Shop, records: list[Any]) -> None:
-    """By position or by keyword; the others go along as they are."""
+    """By position or by keyword; others that have a default go along with the own run as they are."""
     got: list[Any] = []
 
     @leased_function(**for_records(shop))
@@ -953,7 +962,7 @@ def test_message_is_the_first_argument_or_the_named_one(shop: Shop, records: lis
         return "done"
 
     @leased_function(argument="record", **for_records(shop))
-    def named(prefix: str, record: Any) -> str:
+    def named(prefix: str = "", record: Any = None) -> str:
         got.append((prefix, record["messageId"][:8]))
         return prefix
 
@@ -1044,18 +1053,149 @@ def test_powertools_record_is_one_for_follow_ups_too(shop: Shop, records: list[A
     assert [record.message_id for record in got] == [records[0]["messageId"], records[2]["messageId"]]
 
 
-def test_class_of_the_record_is_the_callers_where_nothing_is_annotated(shop: Shop, records: list[Any]) -> None:
-    """A follow-up is of the class that this call was given."""
-    got: list[Any] = []
+def test_class_of_the_record_must_be_known_where_it_could_not_be_made_again(shop: Shop, records: list[Any]) -> None:
+    """A record that is handed over comes back as JSON: nothing is stored that could not be run then."""
 
     def function(record):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-        got.append(type(record))
-        if len(got) == 1:
-            leased_one(SQSRecord(records[2]))
+        raise AssertionError(record)
 
     leased_one = leased_function(**for_records(shop))(function)
-    leased_one(SQSRecord(records[0]))
+    with pytest.raises(ConfigurationError, match="annotate 'record'"):
+        leased_one(SQSRecord(records[0]))
+    assert shop.store.calls == []
+
+
+def test_class_of_the_record_may_be_one_of_a_union(shop: Shop, records: list[Any]) -> None:
+    """``SQSRecord | None`` names it too."""
+    got: list[Any] = []
+
+    @leased_function(**for_records(shop))
+    def function(record: SQSRecord | None = None) -> None:
+        got.append(type(record))
+        if len(got) == 1:
+            function(SQSRecord(records[2]))
+
+    function(SQSRecord(records[0]))
     assert got == [SQSRecord, SQSRecord]
+
+
+def test_messages_of_one_invocation_have_ids_of_their_own(shop: Shop) -> None:
+    """Three values of one key in one invocation are three messages, though their source names none of them."""
+    ran: list[str] = []
+
+    @leased_function(key_jmespath="order", provider=shop.store, clock=shop.clock)
+    def apply(update: Any, context: Any = None) -> None:
+        ran.append(update["what"])
+
+    for what in ("create", "pay", "cancel"):
+        apply({"order": "1", "what": what}, shop.context())
+    assert ran == ["create", "pay", "cancel"]
+
+
+def test_another_messages_arguments_are_not_this_calls(shop: Shop) -> None:
+    """A follow-up that is run in place is run without what this call was given besides its message."""
+    ran: list[tuple[str, str]] = []
+
+    @leased_function(key="k", provider=shop.store, clock=shop.clock)
+    def apply(item: Any, user: str = "nobody") -> None:
+        ran.append((item, user))
+        if item == "alice's":
+            apply("bob's", user="bob")
+
+    apply("alice's", user="alice")
+    assert ran == [("alice's", "alice"), ("bob's", "nobody")]
+
+
+def test_argument_that_a_message_does_not_bring_is_refused() -> None:
+    """Whoever runs a message that another call left behind could not give it."""
+    with pytest.raises(ConfigurationError, match="'tenant' besides its message 'item'"):
+
+        @leased_function(key="k")
+        def apply(item: Any, tenant: str) -> None:
+            raise AssertionError(item, tenant)
+
+
+def test_payload_that_looks_like_a_resume_event_is_a_message(shop: Shop) -> None:
+    """What a function is called with is never taken for a wake: ``resume`` is there for that."""
+    ran: list[Any] = []
+
+    @leased_function(key="k", provider=shop.store, clock=shop.clock)
+    def apply(item: Any) -> None:
+        ran.append(item)
+
+    payload = {"incumbent": {"v": 1, "key": "x", "ticket": None, "hops": 0}}
+    apply(payload)
+    assert ran == [payload]
+
+
+def test_wake_of_another_function_is_left_to_it(shop: Shop) -> None:
+    """Two functions of one handler: the first that is asked does not take the other's."""
+
+    @leased_function(key="k", keyspace="a", provider=shop.store, clock=shop.clock)
+    def first(item: Any) -> None:
+        raise AssertionError(item)
+
+    event = Wake(key="b/k", ticket=None, target=None).to_event()
+    assert first.resume(event) is False
+
+
+def test_owners_name_is_no_ticket() -> None:
+    """A forged resume event cannot redeem what a running owner holds."""
+    wake = Wake.from_event({"incumbent": {"v": 1, "key": "s/k", "ticket": "request.0123", "hops": 0}})
+    assert wake is not None
+    assert wake.ticket is None
+
+
+def test_callers_are_not_told_what_only_we_should_know(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer says what to do; hosts, roles, tables and the event's own data are in the log alone."""
+    event = load("api-gateway-http")
+    event["body"] = '{"thread_id": ["secret-123"]}'
+    answer = shop.handler(key_jmespath="powertools_json(body).thread_id")(event, shop.context())
+    assert answer["statusCode"] == 400
+    assert "secret-123" not in answer["body"]
+    assert "secret-123" in caplog.text
+
+
+def test_handlers_own_errors_are_not_answered_for_it(shop: Shop) -> None:
+    """What a handler raises is raised, also where it is an error of ours."""
+
+    @leased(key="k", provider=shop.store, clock=shop.clock)
+    def handler(event: Any, context: Any) -> Any:
+        raise LeaseUnavailable("of another store")
+
+    with pytest.raises(LeaseUnavailable, match="of another store"):
+        handler(load("api-gateway-http"), shop.context())
+
+
+def test_async_handler_is_refused_in_a_running_loop(shop: Shop) -> None:
+    """Before anything is claimed: it could not be run there."""
+
+    @leased(key="k", provider=shop.store, clock=shop.clock)
+    async def handler(event: Any, context: Any) -> None:
+        raise AssertionError(event)
+
+    async def outside() -> None:
+        await handler({}, shop.context())
+
+    with pytest.raises(ConfigurationError, match="running event loop"):
+        asyncio.run(outside())
+    assert shop.store.calls == []
+
+
+def test_lease_holds_nothing_after_its_run(shop: Shop) -> None:
+    """A thread or a task that a run has left behind is told so."""
+    kept: list[Lease] = []
+
+    @leased(key="k", provider=shop.store, clock=shop.clock)
+    def handler(event: Any, context: Any, **more: Lease) -> None:
+        kept.append(more["lease"])
+
+    handler({}, shop.context())
+    assert kept[0].stop is Stop.LOST
+    with pytest.raises(LeaseLost, match="is over"):
+        kept[0].assert_held()
+    with pytest.raises(LeaseLost, match="is over"):
+        kept[0].take()
 
 
 def test_store_and_load_go_together(shop: Shop, records: list[Any]) -> None:

@@ -233,6 +233,25 @@ def test_loss_is_told_to_one_callback_once() -> None:
     assert told == ["late"]
 
 
+def test_handle_holds_nothing_once_its_run_has_returned() -> None:
+    """A task or a thread that was left behind is told so, and asks nobody: the key may be another run's by now."""
+    asked: list[Sequence[str]] = []
+
+    def take(have: Sequence[str]) -> Sequence[Message]:
+        asked.append(have)
+        return []
+
+    held = Held(take)
+    held.lease.end()
+    assert held.lease.stop is Stop.LOST
+    for use in (held.lease.assert_held, held.lease.renew, held.lease.take):
+        with pytest.raises(LeaseLost, match="is over") as over:
+            use()
+        assert (over.value.key, over.value.owner) == ("k", "A")
+    assert asked == []
+    assert held.losses == []  # it was not lost
+
+
 def test_no_lease_outside_of_runs() -> None:
     """Nobody runs here."""
     assert current_lease() is None

@@ -129,7 +129,8 @@ def test_ordinary_life_is_not_logged(caplog: pytest.LogCaptureFixture, name: Any
 def test_trace_is_asked_for_by_the_environment() -> None:
     """The log is always there."""
     assert from_env({}) == (log_fact,)
-    assert from_env({"INCUMBENT_TRACE": ""}) == (log_fact,)
+    for off in ("", "0"):
+        assert from_env({"INCUMBENT_TRACE": off}) == (log_fact,)
     log, trace = from_env({"INCUMBENT_TRACE": "1"})
     assert log is log_fact
     assert isinstance(trace, Trace)

@@ -217,6 +217,24 @@ def arrivals(line: Line, *message_ids: str, answer: Any = None) -> Callable[[Mes
 # --- the own message
 
 
+def test_handle_that_a_run_leaves_behind_holds_nothing(line: Line) -> None:
+    """While follow-ups run, and afterwards: its key is another run's by then."""
+    left: list[Lease] = []
+    stops: list[Stop | None] = []
+
+    def during(message: Message, lease: Lease) -> None:
+        left.append(lease)
+        arrivals(line, "m2")(message, lease)
+
+    line.during["m1"] = during
+    line.during["m2"] = lambda *_: stops.append(left[0].stop)
+    line.come("m1")
+    assert stops == [Stop.LOST]
+    with pytest.raises(LeaseLost):
+        left[0].renew()
+    assert line.losses == []
+
+
 def test_uncontended_run_is_two_requests(line: Line) -> None:
     """M10: claim and settle; afterwards nobody owns the key and nothing is stored."""
     assert line.serve(line.call("m1"), lambda *_: "done") == Ran(result="done")
@@ -857,6 +875,36 @@ def test_deferred_follow_up_does_not_change_the_own_answer(*, with_waker: bool) 
     assert line.come("m1") == Ran(result="result of m1")
     assert [(message.id, message.attempt) for message in line.mail] == [("m2", 0)]
     assert line.orphaned is not with_waker
+
+
+def test_run_that_defers_and_raises_has_failed(line: Line) -> None:
+    """It is not promised by that; follow-ups are run as after any failure."""
+
+    def during(message: Message, lease: Lease) -> None:
+        arrivals(line, "m2")(message, lease)
+        lease.defer()
+        raise ValueError("broken")
+
+    line.during["m1"] = during
+    with pytest.raises(ValueError, match="broken"):
+        line.come("m1")
+    assert line.order == ["m1", "m2"]
+    assert line.stored == []
+
+
+def test_own_message_that_runs_once_more_is_as_it_was_stored(woken: Line) -> None:
+    """Deferred, and its wake failed: the event of the first run may have been changed by it."""
+    assert woken.waker is not None
+    woken.waker.fails = ConnectionError("no route")
+    events: list[Any] = []
+
+    def during(message: Message, lease: Lease) -> Any:
+        events.append(message.event)
+        return lease.defer() if len(events) == 1 else "done"
+
+    woken.during["m1"] = during
+    assert woken.come("m1") == Ran(result="done")
+    assert events == [{"own": "m1"}, {"stored": "m1"}]
 
 
 def test_deferred_message_is_promised(line: Line) -> None:

@@ -21,7 +21,7 @@ def load(name: str) -> Any:
 KNOWN: Mapping[str, tuple[str, str | None, bool]] = {
     "alb": ("alb", "Root=1-69071f92-3f1c2b7a9d5e4c6081a2b3c4", True),
     "api-gateway-http": ("http", "QhYA0g3sliAEPvQ=", True),
-    "api-gateway-rest": ("rest", "b7d1a1f0-6c0e-4b7e-8c55-5a0c1f7d9e21", True),
+    "api-gateway-rest": ("rest", "QhYBSExampleAEbGw=", True),
     "chat-message": ("http", "QhX7cjVWliAEJ3w=", True),
     "dynamodb-stream": ("record", None, False),
     "eventbridge": ("eventbridge", "6a7e8feb-b491-4cf7-a9f1-bf3703467718", False),
@@ -113,6 +113,31 @@ def test_id_that_is_no_text_is_none(value: Any) -> None:
     assert source_of({"requestContext": {"http": {}, "requestId": value}}).message_id is None
     assert source_of({"messageId": value, "receiptHandle": "r"}).message_id is None
     assert source_of({"detail-type": "d", "source": "s", "id": value, "replay-name": "r"}).message_id is None
+
+
+def test_rest_event_without_an_extended_id_has_the_requests() -> None:
+    """A test event of the console, say. Else the extended one, since a caller may choose the other by a header."""
+    event = load("api-gateway-rest")
+    del event["requestContext"]["extendedRequestId"]
+    assert source_of(event).message_id == "b7d1a1f0-6c0e-4b7e-8c55-5a0c1f7d9e21"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(256, True), (257, False)])
+def test_id_that_its_sender_may_lengthen_is_a_digest(size: int, *, kept: bool) -> None:
+    """M5 takes 256 bytes; a trace header may have any length: it still tells two requests apart."""
+    event = load("alb")
+    ids = []
+    for last in "ab":
+        event["headers"]["x-amzn-trace-id"] = "x" * (size - 1) + last
+        ids.append(source_of(event).message_id)
+    assert all(each is not None and len(each.encode()) <= 256 for each in ids)
+    assert len(set(ids)) == 2
+    assert (ids[0] == "x" * (size - 1) + "a") is kept
+
+
+def test_id_with_a_lone_surrogate_is_no_error() -> None:
+    """JSON can carry one; the store's check says what is wrong with it."""
+    assert source_of({"messageId": "\ud800" * 200, "receiptHandle": "r"}).message_id is not None
 
 
 def test_replay_is_another_message() -> None:

@@ -14,7 +14,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from incumbent import ConfigurationError, IncumbentError, LambdaWaker, Wake
+from incumbent import ConfigurationError, IncumbentError, LambdaWaker, StoredFormatUnknown, Wake
 from tests.unit.stage import ARN
 
 EVENTS = Path(__file__).parents[2] / "events"
@@ -39,7 +39,6 @@ def test_resume_event_without_a_ticket_is_the_sweepers() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"v": 2},
         {"v": "1"},
         {"v": None},
         {"key": ""},
@@ -58,6 +57,19 @@ def test_resume_event_without_a_ticket_is_the_sweepers() -> None:
 def test_forged_resume_event_is_none(changed: Mapping[str, Any]) -> None:
     """It is then an event like any other, which has a key by the user's rule or none."""
     assert Wake.from_event({"incumbent": {**EVENT["incumbent"], **changed}}) is None
+
+
+def test_resume_event_of_a_later_version_is_refused() -> None:
+    """M12: it is not guessed at, and not taken for an event of the user's."""
+    with pytest.raises(StoredFormatUnknown, match="version 2"):
+        Wake.from_event({"incumbent": {"v": 2, "key": "orders/k", "lot": "of news"}})
+
+
+@pytest.mark.parametrize("owner", ["request-1.0123456789abcdef0123", "somebody", "tickets.abc", "Ticket.abc"])
+def test_ticket_that_is_none_by_its_name_redeems_nothing(owner: str) -> None:
+    """M9: a forged event must not take a running owner's key by naming that owner."""
+    wake = Wake.from_event({"incumbent": {**EVENT["incumbent"], "ticket": owner}})
+    assert wake == Wake(key="orders/k", ticket=None, target=None, hops=3)
 
 
 @pytest.mark.parametrize("missing", ["v", "key", "ticket", "hops"])
@@ -204,3 +216,11 @@ def test_any_callable_is_a_waker() -> None:
     waker: Callable[[Wake], None] = sent.append
     waker(WAKE)
     assert sent == [WAKE]
+
+
+def test_resume_event_of_a_later_version_is_not_guessed_at() -> None:
+    """It fails, so that Lambda brings it again when the function knows it, perhaps (M12)."""
+    event = Wake(key="orders/k", ticket="ticket.abc", target=ARN).to_event()
+    event["incumbent"]["v"] = 2
+    with pytest.raises(StoredFormatUnknown, match="version 2"):
+        Wake.from_event(event)

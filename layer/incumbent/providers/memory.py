@@ -69,7 +69,8 @@ class MemoryProvider:
             # The clock is read again under the lock: a step that waited must not act on an old time.
             before = self._keys.get(key, rules.KeyState())
             state, answer = step(before, self._clock.now().wall_ms)
-            self._keys[key] = state
+            if state is not before:  # to look at a key leaves nothing behind
+                self._keys[key] = state
         return sent, answer, tuple(map(_dead_message, rules.buried(before, state)))
 
     # --- the lease

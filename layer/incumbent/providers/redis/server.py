@@ -243,9 +243,11 @@ def _read_url(url: object) -> tuple[str, bool, float | None]:
     """
     if not isinstance(url, str) or not url:
         raise ConfigurationError(f"url must be a str such as redis://host:6379/0, not {type(url).__name__}")
-    scheme, place, path, query, _ = parts = urlsplit(url)
     try:
+        scheme, place, path, query, fragment = parts = urlsplit(url)
         _ = parts.port
+        if fragment:  # a password with an unwritten # would be cut there
+            raise ValueError  # noqa: TRY301 - the same advice helps
     except ValueError:  # its text may be a piece of the password
         raise ConfigurationError(
             "the Redis URL cannot be read: write what is not a letter or digit in user and password as %XX"
@@ -342,7 +344,7 @@ class _Login(CredentialProvider):
 
 def _without_login(url: str, password: Callable[[], str]) -> tuple[str, CredentialProvider]:
     """Take the user out of a URL whose password comes from elsewhere: redis-py takes both from one place."""
-    parts = urlsplit(url)
+    parts = urlsplit(url)  # which has been read before
     if parts.password:
         raise ConfigurationError("RedisProvider: the URL holds a password, and password= is given too")
     place = parts.netloc.rpartition("@")[2]
