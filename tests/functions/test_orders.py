@@ -161,7 +161,7 @@ class Shop:
 
     def key(self, order_id: str) -> str:
         """The provider's key of an order."""
-        return f"app.apply/{order_id}"
+        return f"orders/{order_id}"
 
 
 @pytest.fixture
