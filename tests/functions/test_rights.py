@@ -41,7 +41,7 @@ ROOT = FUNCTIONS.parent
 EVENTS = ROOT / "events"
 LARGE = "x" * 5_000  # kept as an item of its own
 PASSWORD = "s3cret"
-ORDERS = "local-orders.app.apply"  # the keyspace of the function of one record
+ORDERS = "local-orders"  # the keyspace of the function's orders
 
 # What an action is called whose name is not the operation's.
 ACTIONS = {("bedrock-runtime", "Converse"): "bedrock:InvokeModel", ("lambda", "Invoke"): "lambda:InvokeFunction"}
