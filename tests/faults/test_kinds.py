@@ -114,10 +114,12 @@ class TestValkey:
         store.network.forget()
         store.network.next(said)
         CALLS[call](provider)
-        assert len(store.network.sent) == 2
+        first = store.network.sent[0].data
+        assert [request.data for request in store.network.sent].count(first) == 2  # a scan goes on after it
+        store.network.forget()
         store.network.choose(lambda _: said)
         refused(provider, call)
-        assert len(store.network.sent) == 2 + tries.MOST_TRIES
+        assert len(store.network.sent) == tries.MOST_TRIES
 
     @pytest.fixture
     def forgetful(self) -> Iterator[ValkeyStore]:

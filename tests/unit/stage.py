@@ -192,8 +192,8 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def heartbeats() -> list[threading.Thread]:
-    """Our threads that are alive."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("incumbent")]
+    """The heartbeats that are alive; other tests of this process may have threads of their own."""
+    return [thread for thread in threading.enumerate() if thread.name == "incumbent-heartbeat"]
 
 
 @contextmanager
