@@ -2,6 +2,7 @@
 
 import math
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ _BATCH = 50
 _MOST_BATCHES = 20  # of one reading, beyond those that it needs: DynamoDB may leave keys unread
 _PAUSE_MS = 50
 
-_UNSAID = -1
+_CRC32_OF_NOTHING = str(zlib.crc32(b"{}"))
 _REFUSED = "ConditionalCheckFailedException"
 _PASSING = frozenset(
     {
@@ -313,16 +314,17 @@ def _whole(response: Any) -> Any:
     """Return a response, unless the connection broke before all of it had come.
 
     botocore takes what has come for all there is, and what it cannot read for an empty answer: of a read, for "there
-    is no item", which would be "nobody owns it" (H20). In its last attempt it overlooks a wrong checksum too.
+    is no item", which would be "nobody owns it" (H20). In its last attempt it overlooks a wrong checksum too. So an
+    empty answer is believed only where its head says that it is one. A half of any other cannot be read at all.
     """
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
-    if headers is None:  # not by HTTP
+    if headers is None or len(response) > 1:
         return response
-    length = int(headers.get("content-length", _UNSAID))
-    # Where the head broke off, its last line is not there either; moto's answers in process say no length.
-    headless = not {"content-length", "transfer-encoding", "x-amzn-requestid"} & set(headers)
-    emptied = len(response) == 1 and length > len("{}")
-    if headless or emptied:
+    if "x-amz-crc32" in headers:
+        empty = headers["x-amz-crc32"] == _CRC32_OF_NOTHING
+    else:  # the last line of a head that broke off may have lost its end
+        empty = headers.get("content-length") == str(len("{}")) and list(headers)[-1] != "content-length"
+    if not empty and "transfer-encoding" not in headers:  # chunks say themselves whether all have come
         raise _CutOff
     return response
 
