@@ -854,6 +854,19 @@ def test_on_busy_may_route_by_means_of_its_own(shop: Shop) -> None:
     assert queue == [("somebody", {"k": "a"})]
 
 
+def test_on_busy_answers_for_a_message_behind_older_ones(shop: Shop) -> None:
+    """A caller who waits: handed over, not run here, as if it was routed, to nobody yet."""
+    key = "shop/order-1001"
+    shop.occupy(key)
+    shop.store.claim(key, "sender", TTL_MS, Message(id="older", event={}))
+    shop.store.release_lease(key, "somebody")
+    handler = shop.handler(
+        key_jmespath=ORDER_KEYS["function-url"], waker=RecordingWaker(), on_busy=lambda *_, outcome: outcome
+    )
+    assert handler(load("function-url"), shop.context()) == Routed(owner=None)
+    assert shop.seen == []
+
+
 def test_late_copy_of_a_claim_that_failed_is_an_error(shop: Shop) -> None:
     """Nobody was told that it is safe, in whatever shape it came."""
     # H5: a delayed duplicate of an old claim.
@@ -1139,6 +1152,27 @@ def test_wake_of_another_function_is_left_to_it(shop: Shop) -> None:
     assert first.resume(event) is False
 
 
+def test_functions_of_one_lambda_function_do_not_run_each_others_messages(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a keyspace of its own inside of the deployed one, unless they are given one."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    options: dict[str, Any] = {"key": "k", "provider": shop.store, "clock": shop.clock, "observer": shop.facts}
+
+    @leased_function(**options)
+    def one(item: Any) -> None:
+        two({"of": "two"})
+
+    @leased_function(**options)
+    def two(item: Any) -> None:
+        shop.seen.append(item)
+
+    one({"of": "one"})
+    assert shop.seen == [{"of": "two"}]
+    here = f"{__name__}.test_functions_of_one_lambda_function_do_not_run_each_others_messages.<locals>"
+    assert {fact.key for fact in shop.facts.told} == {f"orders.{here}.one/k", f"orders.{here}.two/k"}
+
+
 def test_owners_name_is_no_ticket() -> None:
     """A forged resume event cannot redeem what a running owner holds."""
     wake = Wake.from_event({"incumbent": {"v": 1, "key": "s/k", "ticket": "request.0123", "hops": 0}})
@@ -1168,18 +1202,26 @@ def test_handlers_own_errors_are_not_answered_for_it(shop: Shop) -> None:
 
 
 def test_async_handler_is_refused_in_a_running_loop(shop: Shop) -> None:
-    """Before anything is claimed: it could not be run there."""
+    """Before anything is claimed: it could not be run there; a plain one could."""
 
-    @leased(key="k", provider=shop.store, clock=shop.clock)
-    async def handler(event: Any, context: Any) -> None:
+    async def work(event: Any, context: Any) -> str:
         raise AssertionError(event)
 
-    async def outside() -> None:
-        await handler({}, shop.context())
+    def plainly(event: Any, context: Any) -> str:
+        return "done"
 
-    with pytest.raises(ConfigurationError, match="running event loop"):
-        asyncio.run(outside())
-    assert shop.store.calls == []
+    decorators: tuple[Any, ...] = (leased, leased_function)
+
+    async def outside() -> None:
+        for decorator in decorators:
+            decorate = decorator(key="k", provider=shop.store, clock=shop.clock, waker=None)
+            with pytest.raises(ConfigurationError, match="running event loop"):
+                decorate(work)({}, None)
+            assert shop.store.calls == []
+            assert decorate(plainly)({}, None) == "done"
+            shop.store.calls.clear()
+
+    asyncio.run(outside())
 
 
 def test_lease_holds_nothing_after_its_run(shop: Shop) -> None:

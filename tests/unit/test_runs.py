@@ -1087,8 +1087,8 @@ class Unspeakable(Exception):
     """An exception whose text raises."""
 
     def __str__(self) -> str:
-        """Raise."""
-        raise ValueError("no words")
+        """Raise what it was given, or an error."""
+        raise self.args[0] if self.args else ValueError("no words")
 
 
 def test_error_text_never_keeps_a_run_from_being_settled(line: Line) -> None:
@@ -1096,6 +1096,7 @@ def test_error_text_never_keeps_a_run_from_being_settled(line: Line) -> None:
     line.during = {"m1": arrivals(line, "m2"), "m2": raising(Unspeakable())}
     line.come("m1")
     assert line.mail[0].last_error == "Unspeakable: (its text raised ValueError)"
+    assert describe(Unspeakable(SystemExit())) == "Unspeakable: (its text raised SystemExit)"
     assert describe(ValueError("lone \ud800 surrogate")) == "ValueError: lone \\ud800 surrogate"
     assert len(describe(ValueError("x" * 10_000))) == 500
 
