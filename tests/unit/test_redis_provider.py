@@ -1382,7 +1382,7 @@ class TestSettings:
             "redis://:secret@127.0.0.1?what=is this",
             "redis://:secret@127.0.0.1?cluster=maybe",
             "redis://:secret@127.0.0.1/3?cluster=true",
-            "unix:///tmp/socket?cluster=true&password=secret",
+            "unix:///run/valkey.sock?cluster=true&password=secret",
             7,
         ],
     )
