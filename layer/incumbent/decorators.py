@@ -27,7 +27,7 @@ from incumbent.errors import (
 from incumbent.lease import Lease
 from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
 from incumbent.sources import Source, source_of, stored_form
-from incumbent.validation import check_key, check_message_id
+from incumbent.validation import check_key, check_keyspace, check_message_id, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
 from incumbent.wakers import LambdaWaker, Wake, Waker
 
@@ -505,13 +505,11 @@ class _Desk:
 
     def key(self, event: Any) -> str:
         """The user's key; everything but text and whole numbers is refused."""
-        value = self.read(event, self.options.choose_key, self.options.key_said)
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
+        value = _as_text(self.read(event, self.options.choose_key, self.options.key_said))
         if not isinstance(value, str) or not value:
             raise LeaseKeyMissing(
-                f"{self.options.name}: {self.options.key_said} gave {_short(value)} instead of a non-empty string "
-                "or an integer: the event has no key, and nothing was run or stored"
+                f"{self.options.name}: {self.options.key_said} gave {type(value).__name__} {shown(value)} instead of a "
+                "non-empty string or an integer: the event has no key, and nothing was run or stored"
             )
         return value
 
@@ -524,9 +522,7 @@ class _Desk:
             own = f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id
             value: object = source.message_id or own
         else:
-            value = self.read(event, self.options.choose_id, "message_id")
-            if isinstance(value, int) and not isinstance(value, bool):
-                value = str(value)
+            value = _as_text(self.read(event, self.options.choose_id, "message_id"))
         try:
             return check_message_id(value, key)
         except ConfigurationError as cause:
@@ -647,6 +643,8 @@ class _Desk:
         return self._auto_waker
 
 
+_MOST_NUMBER = 10**256  # longer ones are no key and no id
+
 _OFF = frozenset({"", "0", "false", "no", "off", "n", "f"})
 
 _JSON = (dict, list, str, int, float, bool, type(None))
@@ -713,9 +711,8 @@ def _options(  # noqa: C901, PLR0912 - one check after another
         raise ConfigurationError(f"{name}: give key= or key_jmespath=, one of them")
     if message_id is not None and message_id_jmespath is not None:
         raise ConfigurationError(f"{name}: give message_id= or message_id_jmespath=, not both")
-    keyspace = others["keyspace"]
-    if keyspace is not None and (not isinstance(keyspace, str) or "/" in keyspace):
-        raise ConfigurationError(f"{name}: keyspace is {keyspace!r}: give text without a slash")
+    if others["keyspace"] is not None:
+        check_keyspace(others["keyspace"])
     logger = others["logger"]
     if logger is not None and not isinstance(logger, powertools.KeyedLogger):
         raise ConfigurationError(f"{name}: logger is {logger!r}: give a Powertools Logger")
@@ -808,5 +805,10 @@ def _name_of(handler: object) -> str:
     return f"{module}.{name}".replace("/", ".")
 
 
-def _short(value: object) -> str:
-    return f"{type(value).__name__} {value!r}"[:80]
+def _as_text(value: object) -> object:
+    """A whole number as its digits, text of any kind (an enum's too) as its characters, the rest as it is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER:
+        return str(value)
+    return value

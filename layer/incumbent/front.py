@@ -17,7 +17,7 @@ from incumbent.contract import (
     resolve_lease_provider,
 )
 from incumbent.errors import ConfigurationError, LeaseUnavailable
-from incumbent.validation import check_key
+from incumbent.validation import check_key, check_keyspace
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
 from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker
 
@@ -58,7 +58,7 @@ def send(
     """
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
-    message = Message(id=message_id or secrets.token_hex(16), event=event)
+    message = Message(id=secrets.token_hex(16) if message_id is None else message_id, event=event)
     ticket = f"{TICKET}{secrets.token_urlsafe(24)}"
     origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
     answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=policy)
@@ -132,7 +132,7 @@ def _name(target: str | None) -> str:
 
 
 def _full_key(key: str, keyspace: str | None, target: str | None) -> str:
-    space = keyspace if keyspace is not None else _name(target)
+    space = _name(target) if keyspace is None else check_keyspace(keyspace)
     if keyspace is None and not space:
         raise ConfigurationError(
             f"send to key {key!r}: give target= (or INCUMBENT_TARGET), the function to wake, or keyspace=", key=key

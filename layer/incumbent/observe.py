@@ -33,7 +33,7 @@ FactName: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing that happened to a key. It never holds a payload.
+    """One thing that happened to a key. It holds no event; ``error`` is an exception's text, which may quote one.
 
     ``outcome`` is for a duplicate its state; for an ended run ``handled``, ``failed``, ``deferred`` or ``lost``; for an
     orphan ``woken``, ``failed``, ``untargeted`` or ``left``. ``holder`` is who owns the key when it is not this

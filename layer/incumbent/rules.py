@@ -23,6 +23,7 @@ from typing import Literal
 
 from incumbent.values import Failure, MessageState, Origin, Policy
 
+LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept
 REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
 
 
@@ -225,7 +226,7 @@ def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
         state,
         mail=tuple(other for other in state.mail if other.id != message.id),
         dead=(
-            *(other for other in state.dead if other.id != message.id),
+            *(other for other in letters(state, now_ms) if other.id != message.id),
             Dead(
                 id=message.id,
                 body=message.body,
@@ -598,6 +599,11 @@ def take(
 
 
 # --- dead letters
+
+
+def letters(state: KeyState, now_ms: int) -> tuple[Dead, ...]:
+    """The dead letters that are kept still; older ones go with the next that comes."""
+    return tuple(letter for letter in state.dead if now_ms - letter.died_ms < LETTERS_MS)
 
 
 def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bool]:

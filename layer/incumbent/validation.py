@@ -10,18 +10,27 @@ MAX_OWNER_BYTES = 512
 MAX_MESSAGE_ID_BYTES = 256
 MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
+_MOST_SHOWN = 80  # characters: enough to recognise it
+
+
+def shown(value: object) -> str:
+    """The value as an error shows it: not at length, and also where it cannot show itself."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a number with thousands of digits is one; others may raise anything
+        return "..."
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
 
 
 def _text(name: str, value: object, most: int, key: str | None = None) -> str:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {value!r}", key=key)
+        raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {shown(value)}", key=key)
     try:
         size = len(value.encode())
     except UnicodeEncodeError as cause:
-        raise ConfigurationError(f"{name} is not valid Unicode: {value!r}", key=key) from cause
+        raise ConfigurationError(f"{name} is not valid Unicode: {shown(value)}", key=key) from cause
     if not 1 <= size <= most:
-        shown = value if size <= 80 else value[:80] + "..."  # noqa: PLR2004 - enough to recognise it
-        raise ConfigurationError(f"{name} has {size:,} bytes; allowed are 1 to {most:,}: {shown!r}", key=key)
+        raise ConfigurationError(f"{name} has {size:,} bytes; allowed are 1 to {most:,}: {shown(value)}", key=key)
     return value
 
 
@@ -49,11 +58,25 @@ def check_ms(name: str, value: object, least: int, most: int, key: str | None = 
     """Whole milliseconds within bounds; no bool, no float."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(
-            f"{name} must be whole milliseconds (an int), not {type(value).__name__}: {value!r}", key=key
+            f"{name} must be whole milliseconds (an int), not {type(value).__name__}: {shown(value)}", key=key
         )
     if not least <= value <= most:
-        raise ConfigurationError(f"{name} is {value:,}; allowed are {least:,} to {most:,}", key=key)
+        raise ConfigurationError(f"{name} is {shown(value)}; allowed are {least:,} to {most:,}", key=key)
     return value
+
+
+def check_limit(limit: object) -> int:
+    """How many to list at most: a whole number."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise ConfigurationError(f"limit is {shown(limit)}: give a whole number, 0 or more")
+    return limit
+
+
+def check_keyspace(keyspace: object) -> str:
+    """Text without a slash, which stands between it and the key."""
+    if not isinstance(keyspace, str) or "/" in keyspace:
+        raise ConfigurationError(f"keyspace is {shown(keyspace)}: give text without a slash")
+    return keyspace
 
 
 def check_ttl(ttl_ms: object, key: str | None = None) -> int:

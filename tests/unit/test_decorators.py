@@ -4,6 +4,7 @@ from __future__ import annotations  # so that annotations are text, as in many a
 
 import asyncio
 import contextlib
+import enum
 import functools
 import inspect
 import json
@@ -328,6 +329,29 @@ def test_own_error_of_a_key_function_goes_through(shop: Shop) -> None:
     with pytest.raises(LeaseKeyMissing) as error:
         shop.handler(key=raising(said), key_jmespath=None)({}, shop.context())
     assert error.value is said
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 - the kind that shows itself by another text
+    """What parsers make of a field with few values."""
+
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [(Colour.RED, "red"), (-7, "-7"), (10**20, "1" + "0" * 20)], ids=["enum", "negative", "long"]
+)
+def test_key_is_its_characters(shop: Shop, key: Any, name: str) -> None:
+    """Not how its type shows it."""
+    shop.handler(key=lambda _: key, key_jmespath=None, message_id=lambda _: key)({}, shop.context())
+    assert {(fact.key, fact.message_id) for fact in shop.facts.told} == {(f"shop/{name}", name)}
+
+
+def test_number_with_thousands_of_digits_is_no_key(shop: Shop) -> None:
+    """Python refuses to write it out; that is no reason for another error."""
+    for options in ({"key": lambda _: 10**5_000}, {"key": "k", "message_id": lambda _: 10**5_000}):
+        with pytest.raises(LeaseKeyMissing, match="int"):
+            shop.handler(**options, key_jmespath=None)({}, shop.context())
+    assert shop.store.calls == []
 
 
 @pytest.mark.parametrize("key", ["x" * 1_020, "\ud800"], ids=["long", "surrogate"])

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -1307,6 +1308,28 @@ def test_unreachable_store_is_unavailable() -> None:
     with pytest.raises(LeaseUnavailable, match="connection"):
         provider.get_lease_owner("k")
     client.close()
+
+
+def open_files() -> int:
+    """How many files and sockets this process has open."""
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_close_closes_what_is_ours(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a later call opens it again; a client that was given is its owner's."""
+    for name, value in on_moto.server.environment.items():
+        monkeypatch.setenv(name, value)
+    ours = DynamoDBProvider(table_name=on_moto.name)
+    given = boto3.client("dynamodb", config=Config(read_timeout=1, connect_timeout=1))
+    theirs = DynamoDBProvider(table_name=on_moto.name, client=given)
+    for provider, kept in ((ours, 0), (theirs, 1)):
+        before = open_files()
+        for _ in range(2):
+            assert provider.get_lease_owner("k") is None
+            assert open_files() == before + 1
+            provider.close()
+            assert open_files() == before + kept
+    given.close()
 
 
 def test_client_without_region_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:

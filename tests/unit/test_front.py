@@ -242,6 +242,21 @@ def test_missing_target_says_what_to_give(line: Line) -> None:
     assert line.store.calls == []
 
 
+def test_keyspace_with_a_slash_is_refused(line: Line) -> None:
+    """It would be another one's key."""
+    for call in (lambda: sent(line, keyspace="a/b"), lambda: status("k", "m1", keyspace="a/b", provider=line.store)):
+        with pytest.raises(ConfigurationError, match="slash"):
+            call()
+    assert line.stored == []
+
+
+def test_empty_message_id_is_refused(line: Line) -> None:
+    """Whoever gives one wants it to be the same the next time."""
+    with pytest.raises(ConfigurationError, match="message id"):
+        sent(line, "")
+    assert line.stored == []
+
+
 def test_keyspace_without_a_target_is_stored_and_wakes_nobody(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     """Lambda's own waker has nobody to call: the message waits for whoever comes."""
     assert sent(line, target=None, keyspace="orders", waker=None) == Sent(message_id="m1", state="waiting", woken=False)

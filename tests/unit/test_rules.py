@@ -317,6 +317,19 @@ def test_redrive_does_not_store_an_id_twice() -> None:
     assert rules.redrive(state, NOW, "m1") == (state, False)
 
 
+def test_dead_letters_are_kept_for_14_days() -> None:
+    """M6: they are listed until then, and the next one takes the older along."""
+    once = Policy(max_attempts=1)
+    first, _ = settle(claimed(), "A", failed=[Failure(id="m1", error="e")], policy=once)
+    later = NOW + 14 * 86_400_000
+    assert [letter.id for letter in rules.letters(first, later - 1)] == ["m1"]
+    assert rules.letters(first, later) == ()
+    second, _ = settle(
+        claimed(first, "B", 2, now=later), "B", now=later, failed=[Failure(id="m2", error="e")], policy=once
+    )
+    assert [letter.id for letter in second.dead] == ["m2"]
+
+
 def test_buried_is_what_died_in_the_step() -> None:
     """M6: and not what was dead before."""
     once = Policy(max_attempts=1)

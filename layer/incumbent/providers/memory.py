@@ -17,6 +17,7 @@ from incumbent.errors import LeaseLost, MailboxFull
 from incumbent.validation import (
     check_key,
     check_lease,
+    check_limit,
     check_message_id,
     check_owner,
     check_settlement,
@@ -260,6 +261,7 @@ class MemoryProvider:
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """M8."""
+        check_limit(limit)
         now = self._clock.now().wall_ms
         with self._lock:
             keys = list(self._keys.items())
@@ -267,13 +269,15 @@ class MemoryProvider:
             (since_ms, key, state) for key, state in keys if (since_ms := rules.orphaned_since(state, now)) is not None
         ]
         found.sort(key=lambda orphan: orphan[:2])
-        for since_ms, key, state in found[:limit]:
-            yield Orphan(
+        return [
+            Orphan(
                 key=key,
                 target=state.origin.target if state.origin else None,
                 age_ms=now - since_ms,
                 waiting=len(rules.due(replace(state, owner=None), now)),
             )
+            for since_ms, key, state in found[:limit]
+        ]
 
     # --- the archive
 
@@ -285,11 +289,17 @@ class MemoryProvider:
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """M6."""
+        check_limit(limit)
+        now = self._clock.now().wall_ms
         with self._lock:
-            states = [(k, s) for k, s in self._keys.items() if key is None or k == key]
-        letters = [(each, letter) for each, state in states for letter in state.dead]
-        for each, letter in letters[:limit]:
-            yield DeadLetter(key=each, message=_dead_message(letter), died_at_ms=letter.died_ms)
+            states = (
+                list(self._keys.items()) if key is None else [(key, self._keys.get(check_key(key), rules.KeyState()))]
+            )
+        letters = [(each, letter) for each, state in states for letter in rules.letters(state, now)]
+        return [
+            DeadLetter(key=each, message=_dead_message(letter), died_at_ms=letter.died_ms)
+            for each, letter in letters[:limit]
+        ]
 
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""

@@ -18,6 +18,7 @@ from incumbent.rules import KeyState
 from incumbent.validation import (
     check_key,
     check_lease,
+    check_limit,
     check_message_id,
     check_ms,
     check_owner,
@@ -93,6 +94,10 @@ class DynamoDBProvider:
         self._table = table
         self._steps = Steps(table, prefix=key_prefix, skew_ms=max_clock_skew_ms, clock=clock)
         self._grants = Grants()
+
+    def close(self) -> None:
+        """Close the connections that the provider has opened itself. A later call opens them again."""
+        self._table.close()
 
     # --- the lease
 
@@ -330,7 +335,7 @@ class DynamoDBProvider:
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """M8. Reads the index and each key in it that may be an orphan by now, long runs included."""
-        return archive.orphans(self._steps, limit)
+        return archive.orphans(self._steps, check_limit(limit))
 
     # --- the archive
 
@@ -342,7 +347,7 @@ class DynamoDBProvider:
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """M6. For all keys it reads the whole table."""
-        return archive.dead_letters(self._steps, key if key is None else check_key(key), limit)
+        return archive.dead_letters(self._steps, key if key is None else check_key(key), check_limit(limit))
 
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""

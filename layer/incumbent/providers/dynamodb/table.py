@@ -136,6 +136,13 @@ class Table:
 
     # --- the lease item
 
+    def close(self) -> None:
+        """Close the clients that are ours; a later call makes new ones."""
+        with self._lock:
+            ours, self._ours = self._ours, {}
+        for client in ours.values():
+            client.close()
+
     def update(
         self, call: Call, plan: Callable[[int], tuple[Update, A] | None], *, repeated: bool = False
     ) -> Answer[A]:

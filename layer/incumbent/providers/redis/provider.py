@@ -16,6 +16,7 @@ from incumbent.providers.redis.server import REPEATED, Client, Server
 from incumbent.validation import (
     check_key,
     check_lease,
+    check_limit,
     check_message_id,
     check_owner,
     check_settlement,
@@ -341,6 +342,9 @@ class RedisProvider:
 
         A key whose records this version cannot read is left out, and raises ``StoredFormatUnknown`` after the others.
         """
+        return self._orphans(check_limit(limit))
+
+    def _orphans(self, limit: int) -> Iterator[Orphan]:
         found: list[tuple[int, str, str | None, int]] = []
         now = 0
         unread: StoredFormatUnknown | None = None
@@ -369,7 +373,10 @@ class RedisProvider:
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """M6. For all keys, SCAN finds them, and each is asked by one request more."""
-        keys = self._keys_with("dead", call="dead_letters") if key is None else [check_key(key)]
+        return self._dead_letters(key if key is None else check_key(key), check_limit(limit))
+
+    def _dead_letters(self, key: str | None, limit: int) -> Iterator[DeadLetter]:
+        keys = self._keys_with("dead", call="dead_letters") if key is None else [key]
         for each in keys:
             if limit <= 0:
                 return

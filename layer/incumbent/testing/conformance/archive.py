@@ -1,9 +1,12 @@
 """What every archive does: what became of an id, and dead letters (M5, M6)."""
 # ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
 
+from typing import Any
+
 import pytest
 
 from incumbent.contract import is_archive
+from incumbent.errors import ConfigurationError
 from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, WALKS, Walking
@@ -149,6 +152,15 @@ class ArchiveConformance(Walking):
         assert sorted(every) == sorted([(key, "m3"), (key, "m1"), (key, "m2"), (f"{key}-other", "m4")])
         assert len(list(provider.dead_letters(None, 1))) == 1
         assert list(provider.dead_letters(f"{key}-none", EVERYTHING)) == []
+
+    @pytest.mark.parametrize("limit", [-1, True, 1.0, "1", None], ids=repr)
+    def test_bad_listing_is_refused(self, provider: ArchiveProvider, key: str, limit: Any) -> None:
+        """At the call, not when its answer is read."""
+        for each in (key, None):
+            with pytest.raises(ConfigurationError, match="limit"):
+                provider.dead_letters(each, limit)
+        with pytest.raises(ConfigurationError, match="the key"):
+            provider.dead_letters("", 1)
 
     def test_redriven_letter_is_a_message_again(self, provider: ArchiveProvider, key: str) -> None:
         """M6: at the end of the mailbox, promised, undelivered, its id no longer dead."""

@@ -2,10 +2,11 @@
 # ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
 
 import itertools
+from typing import Any
 
 import pytest
 
-from incumbent.errors import LeaseLost
+from incumbent.errors import ConfigurationError, LeaseLost
 from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, MailSubject, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
 from incumbent.values import Claimed, Continued, Duplicate, Origin, Policy, Released
@@ -244,6 +245,18 @@ class Running(MailSubject):
             self.pass_time(10 + self.slack_ms)
         assert [orphan.key for orphan in self.own_orphans(provider, *keys)] == keys
         assert len(list(provider.orphans(25))) == 25
+
+    @pytest.mark.parametrize("limit", [-1, True, 1.0, "1", None], ids=repr)
+    def test_limit_that_is_no_number_is_refused(self, provider: MailboxProvider, limit: Any) -> None:
+        """At the call, not when its answer is read."""
+        with pytest.raises(ConfigurationError, match="limit"):
+            provider.orphans(limit)
+
+    def test_limit_of_none_is_none(self, provider: MailboxProvider, key: str) -> None:
+        """Nothing asked for, nothing found."""
+        self.claimed(provider, key, "A", 1)
+        provider.settle(key, "A", ttl_ms=TTL_MS)
+        assert list(provider.orphans(0)) == []
 
     def test_orphans_target_is_the_last_owners(self, provider: MailboxProvider, key: str) -> None:
         """M8: the last claim that owned the key and said so; whoever was routed changes nothing."""
