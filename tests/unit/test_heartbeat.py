@@ -1,6 +1,8 @@
 """The heartbeat renews in time, knows when the lease is lost, and never outlives its run."""
 
+import hashlib
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -553,6 +555,30 @@ def test_loss_is_told_once_however_many_notice_it() -> None:
             assert seen == beaten.losses * 3
     finally:
         sys.setswitchinterval(interval_s)
+
+
+def test_renewal_goes_on_in_a_call_that_runs_no_python() -> None:
+    """A call into C that lets threads go on, as a driver's query or a digest: the thread has to be there before it.
+
+    That is why it starts with the run. What could start it when the first renewal is due is a signal, whose handler
+    Python runs after the call: too late.
+    """
+    beaten = Beaten(SYSTEM_CLOCK, every_ms=10)
+    beats_at_signal: list[int] = []
+    before = signal.signal(signal.SIGPROF, lambda *_: beats_at_signal.append(beaten.sent.qsize()))
+    beaten.heartbeat.start()
+    rounds, began = 100_000, 0
+    while not beats_at_signal or beats_at_signal[0] - began < 3:  # one call, as long as it takes on this machine
+        rounds *= 2
+        assert rounds < 1_000_000_000
+        beats_at_signal.clear()
+        began = beaten.sent.qsize()
+        signal.setitimer(signal.ITIMER_PROF, 0.01)
+        hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", rounds)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+    beaten.heartbeat.stop()
+    assert beaten.heartbeat.loss is None
 
 
 def test_renewal_goes_on_while_the_run_burns_cpu() -> None:
