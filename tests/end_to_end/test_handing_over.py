@@ -136,8 +136,9 @@ def test_invocation_woken_twice_runs_once(start: Start, store: Store) -> None:
         store.mailbox.claim(key, ticket, 30_000, Message(id=f"m{number}", event=event), as_ticket=True, origin=origin)
         wake = {"incumbent": {"v": 1, "key": key, "ticket": ticket, "hops": 0}}
         both = [line.cloud.submit("QueueFunction", wake) for _ in range(2)]
-        answers = sorted(json.dumps(each.result().payload) for each in both)
-        assert answers == ['{"status": "idle"}', '{"status": "resumed"}'], number
+        ended = [each.result() for each in both]
+        answers = sorted(json.dumps(each.payload) for each in ended)
+        assert answers == ['{"status": "idle"}', '{"status": "resumed"}'], (number, ended)
     assert line.ran() == [(f"m{number}",) for number in range(rounds)]
     assert line.summary().overlaps == ()
     environments = {each.environment for each in line.cloud.invocations}

@@ -2,11 +2,22 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ASKED = Path(os.environ["DIE_AT"])
+
+
+class _UnderWay(threading.local):
+    """The call that a thread makes, and how many requests it has made: DynamoDB's calls may make several."""
+
+    call: tuple[str, str] | None = None
+    requests = 0
+
+
+_UNDER_WAY = _UnderWay()
 
 
 def die(key: str, point: str) -> None:
@@ -40,31 +51,27 @@ class Dying:
         def call(first: Any, *rest: Any, **more: Any) -> Any:
             key = getattr(first, "key", first)
             said = "redeem" if name == "claim" and more.get("ticket") else name
-            requests[:] = [key, said, 0]
+            _UNDER_WAY.call, _UNDER_WAY.requests = (str(key), said), 0
             die(str(key), f"{said}.before")
             answer = method(first, *rest, **more)
             die(str(key), f"{said}.after")
-            requests[:] = []
+            _UNDER_WAY.call = None
             return answer
 
         return call
-
-
-requests: list[Any] = []
-"""The call that is under way, and how many requests it has made: DynamoDB's calls may make several."""
 
 
 def count_requests(client: Any) -> None:
     """Make each request of a boto3 client two points more."""
 
     def sent(**_: Any) -> None:
-        if requests:
-            requests[2] += 1
-            die(str(requests[0]), f"{requests[1]}.request-{requests[2]}.before")
+        if _UNDER_WAY.call:
+            _UNDER_WAY.requests += 1
+            die(_UNDER_WAY.call[0], f"{_UNDER_WAY.call[1]}.request-{_UNDER_WAY.requests}.before")
 
     def answered(**_: Any) -> None:
-        if requests:
-            die(str(requests[0]), f"{requests[1]}.request-{requests[2]}.after")
+        if _UNDER_WAY.call:
+            die(_UNDER_WAY.call[0], f"{_UNDER_WAY.call[1]}.request-{_UNDER_WAY.requests}.after")
 
     client.meta.events.register("before-send.dynamodb.*", sent)
     client.meta.events.register("after-call.dynamodb.*", answered)
