@@ -207,7 +207,7 @@ def run_pytest_on(tmp_path: Any) -> Callable[[str], int]:
 
 def test_what_arrives_while_the_first_runs_is_taken_by_it() -> None:
     """Its senders are told "accepted", and nothing is left."""
-    played = run(ANSWER, said("a"), arriving=[said("b"), said("c")])
+    played = run(ANSWER, "t", [said("a")], arriving=[said("b"), said("c")])
     assert played.answers == (["a", "b", "c"],)
     assert [each["status"] for each in played.arrived] == ["accepted", "accepted"]
     assert [each.events for each in played.runs] == [[said("a"), said("b"), said("c")]]
@@ -217,7 +217,7 @@ def test_what_arrives_while_the_first_runs_is_taken_by_it() -> None:
 
 def test_what_comes_after_the_take_gets_a_run_of_its_own() -> None:
     """At a step that the run does not reach, it comes at the run's end: before the lease is settled (M2)."""
-    played = run(ANSWER, said("a"), arriving={1: [said("b")], 2: [said("c")]})
+    played = run(ANSWER, "t", [said("a")], arriving={1: [said("b")], 2: [said("c")]})
     assert played.results == [["a", "b"], ["c"]]
     assert played.answers == (["a", "b"],)
     assert [each["message_id"] for each in played.arrived] == ["b", "c"]
@@ -225,7 +225,7 @@ def test_what_comes_after_the_take_gets_a_run_of_its_own() -> None:
 
 def test_events_come_one_after_the_other() -> None:
     """Each is an invocation; only the first one's run is interrupted."""
-    played = run(ANSWER, said("a"), said("d"), said("a"), arriving=[said("b")])
+    played = run(ANSWER, "t", [said("a"), said("d"), said("a")], arriving=[said("b")])
     assert played.answers[:2] == (["a", "b"], ["d"])
     assert played.answers[2]["status"] == "handled"
     assert len(played.runs) == 2
@@ -233,7 +233,7 @@ def test_events_come_one_after_the_other() -> None:
 
 def test_what_arrives_for_another_key_runs_beside() -> None:
     """It is nobody's but its own invocation's."""
-    played = run(ANSWER, said("a"), arriving=[said("b", "other")])
+    played = run(ANSWER, "t", [said("a")], arriving=[said("b", "other")])
     assert played.arrived == (["b"],)
     assert [each.key for each in played.runs] == ["other", "t"]
 
@@ -241,15 +241,15 @@ def test_what_arrives_for_another_key_runs_beside() -> None:
 def test_deadline_that_is_shown_lets_the_handler_defer() -> None:
     """The message keeps its place, promised, and the next invocation goes on with it."""
     provider = MemoryProvider()
-    played = run(ANSWER, said("a"), stop=Stop.DEADLINE, provider=provider)
+    played = run(ANSWER, "t", [said("a")], stop=Stop.DEADLINE, provider=provider)
     assert played.answers[0]["status"] == "accepted"
     assert [(each.id, each.promised) for each in played.left] == [("a", True)]
-    assert run(ANSWER, said("b"), provider=provider).answers == (["a", "b"],)
+    assert run(ANSWER, "t", [said("b")], provider=provider).answers == (["a", "b"],)
 
 
 def test_loss_fails_the_invocation_and_settles_nothing() -> None:
     """Another owner has the key; the message is still there, and what the handler has done so far is not settled."""
-    played = run(ANSWER, said("a"), stop=Stop.LOST)
+    played = run(ANSWER, "t", [said("a")], stop=Stop.LOST)
     assert isinstance(played.answers[0], LeaseLost)
     assert isinstance(played.runs[0].error, LeaseLost)
     assert [each.id for each in played.left] == ["a"]
@@ -257,8 +257,8 @@ def test_loss_fails_the_invocation_and_settles_nothing() -> None:
 
 def test_loss_at_a_step_comes_there_and_not_before() -> None:
     """Before the second take: the handler that takes once never sees it."""
-    assert run(ANSWER, said("a"), stop={2: Stop.LOST}).answers == (["a"],)
-    assert isinstance(run(ANSWER, said("a"), stop={1: Stop.LOST}).answers[0], LeaseLost)
+    assert run(ANSWER, "t", [said("a")], stop={2: Stop.LOST}).answers == (["a"],)
+    assert isinstance(run(ANSWER, "t", [said("a")], stop={1: Stop.LOST}).answers[0], LeaseLost)
 
 
 def test_failure_of_a_run_is_its_answer_and_leaves_what_the_source_keeps() -> None:
@@ -270,7 +270,7 @@ def test_failure_of_a_run_is_its_answer_and_leaves_what_the_source_keeps() -> No
             raise ValueError("no")
         return str(event["id"])
 
-    played = run(fails, said("a"), arriving=[said("b")])
+    played = run(fails, "k", [said("a")], arriving=[said("b")])
     assert [type(each) for each in played.answers] == [ValueError]
     assert played.results == [None, "b"]
     assert played.left == ()
@@ -283,7 +283,7 @@ def test_coroutines_are_played_to_as_well() -> None:
     async def awaiting(event: dict[str, Any], context: object, *, lease: Lease) -> list[str]:
         return [event["text"], *(message.event["text"] for message in lease.take())]
 
-    played = run(awaiting, said("a"), arriving=[said("x", "other"), said("b")])
+    played = run(awaiting, "t", [said("a")], arriving=[said("x", "other"), said("b")])
     assert played.results == [["x"], ["a", "b"]]
     assert played.answers == (["a", "b"],)
     gc.collect()  # a loop that was left open would be told of here
@@ -296,22 +296,30 @@ def test_leased_function_is_played_to_as_well() -> None:
     def record(event: dict[str, Any], context: FakeContext) -> int:
         return context.get_remaining_time_in_millis()
 
-    (left_ms,) = run(record, said("a"), left_ms=9_000).answers
+    (left_ms,) = run(record, "t", [said("a")], left_ms=9_000).answers
     assert 8_000 < left_ms <= 9_000
 
 
 def test_conversation_without_an_event_is_refused() -> None:
     """And one on a store that stores no messages."""
-    with pytest.raises(ConfigurationError, match="needs an event"):
-        run(ANSWER)
+    wrong: list[Any] = [[], said("a"), "a", iter([])]
+    for events in wrong:
+        with pytest.raises(ConfigurationError, match="a list of events"):
+            run(ANSWER, "t", events)
+
+
+def test_conversation_is_one_keys() -> None:
+    """An event that goes elsewhere would make a test of nothing."""
+    with pytest.raises(ConfigurationError, match="'chat/other', not 't'"):
+        run(ANSWER, "t", [said("a"), said("b", "other")])
 
 
 def test_nothing_stands_in_afterwards() -> None:
     """Not even when the handler could not be called."""
     with pytest.raises(ConfigurationError):
-        run(ANSWER, said("a"), provider=NoopLeaseProvider())
+        run(ANSWER, "t", [said("a")], provider=NoopLeaseProvider())
     with stand_in() as provider:
-        run(ANSWER, said("a"))
+        run(ANSWER, "t", [said("a")])
         assert ANSWER(said("b"), FakeContext()) == ["b"]
         assert provider.get_lease_owner("chat/t") is None
 

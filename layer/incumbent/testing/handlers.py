@@ -19,6 +19,7 @@ from incumbent.lease import _CURRENT, Lease, Stop
 from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
+from incumbent.validation import shown
 from incumbent.values import Message
 
 Arriving: TypeAlias = Sequence[Any] | Mapping[int, Sequence[Any]]
@@ -239,19 +240,22 @@ class Played:
 
 def run(
     handler: Callable[..., Any],
-    *events: Any,
+    key: str,
+    events: Sequence[Any],
+    *,
     arriving: Arriving = (),
     stop: Stop | Mapping[int, Stop] | None = None,
     provider: object | None = None,
     left_ms: int = 60_000,
 ) -> Played:
-    """Play a conversation to a decorated handler, on a store of its own, and return what came of it.
+    """Play the conversation of one key to a decorated handler, on a store of its own, and return what came of it.
 
     Each of ``events`` is an invocation, one after the other. While the first run of the first one goes on, each of
     ``arriving`` is an invocation of its own, as another caller would make it: it is routed to the run.
 
     Args:
         handler: What ``@leased`` made.
+        key: The key that all of ``events`` are to have, without its keyspace.
         events: The events, as the source sends them.
         arriving: What comes as the first run begins. Or a mapping from a step to what comes then: 0 is the beginning, 1
             the moment before the run's first ``take()``, and so on; steps that the run does not reach come at its end.
@@ -262,16 +266,17 @@ def run(
 
     Not played: time. Nothing pauses and nobody retries; a message that waits for its next attempt is ``left``.
 
-    Raises ``ConfigurationError`` when there is no event, or the provider stores no messages.
+    Raises ``ConfigurationError`` when there is no event or one has another key, or the provider stores no messages.
     """
     chosen = resolve_lease_provider(MemoryProvider() if provider is None else provider)
     mailbox: object = chosen
-    if not events or not is_mailbox(mailbox):
-        raise ConfigurationError("run(handler, event, ...) needs an event, and a provider with a mailbox")
-    stage = _Stage(handler, chosen, arriving=_by_step(arriving), stop=_by_step(stop), left_ms=left_ms)
+    given: object = events
+    if not isinstance(given, list | tuple) or not given or not is_mailbox(mailbox):
+        raise ConfigurationError("run(handler, key, events) needs a list of events, and a provider with a mailbox")
+    stage = _Stage(handler, chosen, key, arriving=_by_step(arriving), stop=_by_step(stop), left_ms=left_ms)
     before = STAND_IN.set(stage)
     try:
-        answers = tuple(stage.invoke(event) for event in events)
+        answers = tuple(stage.play(event) for event in events)
     finally:
         STAND_IN.reset(before)
     left = tuple(message for key in dict.fromkeys(stage.keys) for message in mailbox.peek(key))
@@ -291,6 +296,7 @@ class _Stage:
         self,
         handler: Callable[..., Any],
         provider: LeaseProvider,
+        key: str,
         *,
         arriving: dict[int, Sequence[Any]],
         stop: dict[int, Stop],
@@ -298,6 +304,7 @@ class _Stage:
     ) -> None:
         self.handler = handler
         self.provider = provider
+        self.key = key
         self.arriving = arriving
         self.stop = stop
         self.left_ms = left_ms
@@ -309,6 +316,15 @@ class _Stage:
     def get_lease_provider(self) -> LeaseProvider:
         """The store."""
         return self.provider
+
+    def play(self, event: Any) -> Any:
+        """An invocation of the conversation's own; its key is looked at."""
+        before = len(self.keys)
+        answer = self.invoke(event)
+        for key in self.keys[before : before + 1]:
+            if self.key not in (key, key.partition("/")[2]):
+                raise ConfigurationError(f"run: the key of {shown(event)} is {key!r}, not {self.key!r}")
+        return answer
 
     def invoke(self, event: Any) -> Any:
         """One invocation; what it raises is its answer."""
