@@ -4,7 +4,7 @@ import functools
 import os
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from incumbent import observe, providers
 from incumbent.contract import (
@@ -87,15 +87,15 @@ def status(
     keyspace: str | None = None,
     provider: object | None = None,
     policy: Policy = DEFAULT_POLICY,
-) -> MessageState | None:
-    """What became of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"``, or ``None`` for unknown.
+) -> MessageState | Literal["unknown"]:
+    """What became of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"`` or ``"unknown"``.
 
     Handled and dead ids are remembered for the policy's window and the last 256 of a key (M5). One request.
     """
     backend = _mailbox(provider)
     if not is_archive(backend):
         raise ConfigurationError(f"{type(backend).__name__} cannot look up messages")
-    return backend.find(_full_key(key, keyspace, _function(target)), message_id, policy=policy)
+    return backend.find(_full_key(key, keyspace, _function(target)), message_id, policy=policy) or "unknown"
 
 
 def _mailbox(provider: object | None) -> Mailbox:

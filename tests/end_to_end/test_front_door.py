@@ -57,7 +57,7 @@ def test_message_sent_from_another_process_wakes_the_worker(start: Start, store:
     assert told[0] == "m1 waiting True"
     assert [word.split()[0] for word in told] == ["m1", "m2", "m3", "m1"]
     assert line.ran() == [("m1",), ("m2",), ("m3",)]
-    assert elsewhere(line, ASKER, "m1", "m3", "m4") == ["handled handled None"]
+    assert elsewhere(line, ASKER, "m1", "m3", "m4") == ["handled handled unknown"]
 
 
 @pytest.mark.parametrize("store", ["redis"], indirect=True)

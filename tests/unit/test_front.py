@@ -326,7 +326,7 @@ def test_status_follows_a_message(line: Line) -> None:
     look()
     line.clock.advance(15 * 60_000)
     look()
-    assert states == [None, "waiting", "running", "handled", None]
+    assert states == ["unknown", "waiting", "running", "handled", "unknown"]
     assert line.store.calls.count("find") == 5
 
 
