@@ -2,16 +2,21 @@
 
 import os
 import sys
+import uuid
+from collections.abc import Iterator
 
+import boto3
 import pytest
 
 from incumbent.errors import ConfigurationError
 from incumbent.local import Invocation, LogLine, Outcome, Template
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import CannotStart
+from incumbent.local.wire import Handler, Server
 from tests.local.conftest import PARAMETERS, TEMPLATE
 
 FUNCTIONS = Template.load(TEMPLATE, PARAMETERS).functions()
+ARN = "arn:aws:lambda:eu-central-1:123456789012:function:"
 
 
 def test_invocations_run_at_once_in_one_process() -> None:
@@ -78,3 +83,53 @@ def test_what_cannot_run_is_told() -> None:
         cloud.submit("EchoFunction", {"do": "sleep", "ms": 100})
         with pytest.raises(TimeoutError, match="1 invocations were not over after 10 ms"):
             cloud.wait_idle(10)
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A listener where the user's own variables say that AWS is; the requests that it got."""
+    requests: list[str] = []
+
+    class Aws(Handler):
+        def do_POST(self) -> None:  # noqa: N802 - the base class calls it by this name
+            requests.append(self.path)
+            self.read_body()
+            self.reply(202)
+
+    server = Server(Aws, None)
+    server.start()
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_LAMBDA", "AWS_ENDPOINT_URL_DYNAMODB"):
+        monkeypatch.setenv(name, f"http://{server.address}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-users-own")
+    monkeypatch.setenv("INCUMBENT_TARGET", "the-users-own")
+    yield requests
+    server.stop()
+
+
+def test_no_request_leaves_the_process(aws: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `send` wakes runs here, under its alias; another service answers with an error; all is as it was then."""
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", mine := boto3.Session(aws_access_key_id="mine"))
+    before = dict(os.environ)
+    for _ in range(2):  # a client that is kept must not look for the cloud that is gone
+        ended: list[Invocation] = []
+        with InProcessLambda(FUNCTIONS, env={"INCUMBENT_PROVIDER": "memory"}, on_invocation=ended.append) as cloud:
+            event = {"key": "k", "message": uuid.uuid4().hex, "target": "WorkerFunction:live"}
+            assert cloud.invoke("FrontFunction", event).payload == {"statusCode": 202, "woken": True}
+            cloud.wait_idle()
+            asked = cloud.invoke("FrontFunction", {"ask": "dynamodb"})
+        worker = next(each for each in ended if each.function == "WorkerFunction")
+        assert [line.text for line in worker.logs] == [f"worked on {event['message']}"]
+        assert (worker.asynchronous, worker.invoked_arn) == (True, f"{ARN}WorkerFunction:live")
+        assert asked.error is not None
+        assert "only Lambda's Invoke API is here" in asked.error["errorMessage"]
+    assert aws == []
+    assert dict(os.environ) == before
+    assert boto3.DEFAULT_SESSION is mine
+
+
+def test_a_function_may_wait_for_another() -> None:
+    """Each has threads of its own, also where there is but one a function."""
+    with InProcessLambda(FUNCTIONS, concurrency=1) as cloud:
+        slow = cloud.submit("EchoFunction", {"do": "sleep", "ms": 300})
+        assert cloud.invoke("ShortFunction", {}).ok
+        assert not slow.done

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from incumbent.clock import Clock
 from incumbent.local.invocations import LogLine, OnLog, Pending
 from incumbent.local.leash import Leash
-from incumbent.local.template import LATEST, REGION, FunctionSpec
+from incumbent.local.template import LATEST, FunctionSpec
 from incumbent.local.timers import Timer
 from incumbent.local.wire import Handler, Server
 
@@ -360,15 +360,6 @@ class Environment:
             "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{spec.name}",
             "AWS_LAMBDA_LOG_STREAM_NAME": self.log_stream,
             "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-            # Credentials that open nothing, and no file of the user's that holds others.
-            "AWS_ACCESS_KEY_ID": "local",
-            "AWS_SECRET_ACCESS_KEY": "local",
-            "AWS_SESSION_TOKEN": "local",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "AWS_EC2_METADATA_DISABLED": "true",
         }
         if spec.runtime is not None:
             variables["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{spec.runtime}"

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import traceback
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.errors import ConfigurationError
+from incumbent.local.closed import closed, closed_process
+from incumbent.local.fleet import request_id
 from incumbent.local.invocations import (
     CannotStart,
     Invocation,
@@ -29,9 +30,12 @@ from incumbent.local.invocations import (
     OnLog,
     Outcome,
     Pending,
+    encode,
     ignore,
 )
+from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.template import LATEST, FunctionSpec
+from incumbent.local.wire import Server
 
 _ENVIRONMENT = "process"
 
@@ -62,10 +66,11 @@ class Context:
 
 
 class InProcessLambda:
-    """Calls handlers in ``concurrency`` threads; a context manager, one at a time in a process.
+    """Calls handlers in ``concurrency`` threads a function; a context manager, one at a time in a process.
 
-    While it is open, what is printed goes to ``on_log`` and the functions' variables are the process's.
-    Failed asynchronous invocations are retried at once.
+    While it is open, what is printed goes to ``on_log``, the functions' variables are the process's, all of them
+    together, and boto3 finds no AWS but the Invoke API of this one. Failed asynchronous invocations are retried at
+    once. A trace id and a client context go no further.
     """
 
     def __init__(
@@ -87,15 +92,23 @@ class InProcessLambda:
         self._outstanding = 0
         self._handlers: dict[str, Callable[[Any, Context], Any]] = {}
         self._current = threading.local()
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="incumbent-environment")
+        self._threads = {
+            logical_id: ThreadPoolExecutor(concurrency, thread_name_prefix="incumbent-environment")
+            for logical_id in self._functions
+        }
+        self._api = Server(InvokeApi, self)
+        self._url = f"http://{self._api.address}"
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(_restored_environ())
+        self._stack.callback(self._api.stop)
+        self._stack.enter_context(closed_process(self._url))
         self._stack.enter_context(_restored_imports([spec.path for spec in self._functions.values()]))
         self._stack.enter_context(contextlib.redirect_stdout(_Lines(self._printed)))
         self._stack.enter_context(contextlib.redirect_stderr(_Lines(self._printed)))
-        self._stack.callback(self._threads.shutdown)
+        for threads in self._threads.values():
+            self._stack.callback(threads.shutdown)
+        self._api.start()
         return self
 
     def __exit__(
@@ -121,8 +134,25 @@ class InProcessLambda:
         Raises:
             ConfigurationError: there is no such function.
         """
-        spec = self._find(function)
-        pending = Pending(str(uuid.uuid4()))
+        return self.submit_bytes(function, encode(event), asynchronous=asynchronous, label=label)
+
+    def submit_bytes(
+        self,
+        function: str,
+        body: bytes,
+        *,
+        asynchronous: bool = False,
+        label: str = "",
+        trace_id: str | None = None,
+        client_context: str | None = None,
+    ) -> Pending:
+        """Send an invocation whose event is JSON already; what the Invoke API does.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        spec, arn = self._find(function)
+        pending = Pending(request_id())
         sent_at_ms = self._clock.now().wall_ms
         attempts = 1 + (spec.max_retry_attempts if asynchronous else 0)
 
@@ -132,6 +162,7 @@ class InProcessLambda:
                     spec,
                     json.loads(body),
                     pending.request_id,
+                    arn=arn,
                     label=label,
                     asynchronous=asynchronous,
                     attempt=attempt,
@@ -145,10 +176,9 @@ class InProcessLambda:
                 self._changed.notify_all()
             pending.resolve(invocation)
 
-        body = json.dumps(event)
         with self._changed:
+            self._threads[spec.logical_id].submit(run)
             self._outstanding += 1
-        self._threads.submit(run)
         return pending
 
     def warm(self, function: str, environments: int | None = None) -> None:
@@ -158,7 +188,7 @@ class InProcessLambda:
             ConfigurationError: there is no such function.
             CannotStart: it cannot be imported; the text says why.
         """
-        spec = self._find(function)
+        spec, _ = self._find(function)
         try:
             self._handler(spec)
         except Exception as cause:
@@ -182,6 +212,7 @@ class InProcessLambda:
         event: Any,
         request_id: str,
         *,
+        arn: str,
         label: str,
         asynchronous: bool,
         attempt: int,
@@ -190,7 +221,7 @@ class InProcessLambda:
         started = self._clock.now()
         context = Context(
             aws_request_id=request_id,
-            invoked_function_arn=spec.arn,
+            invoked_function_arn=arn,
             function_name=spec.name,
             memory_limit_in_mb=spec.memory_mb,
             log_stream_name=threading.current_thread().name,
@@ -216,7 +247,7 @@ class InProcessLambda:
             request_id=request_id,
             label=label,
             function=spec.logical_id,
-            invoked_arn=spec.arn,
+            invoked_arn=arn,
             environment=_ENVIRONMENT,
             log_stream=context.log_stream_name,
             asynchronous=asynchronous,
@@ -236,14 +267,16 @@ class InProcessLambda:
         with self._changed:
             handler = self._handlers.get(spec.logical_id)
             if handler is None:
-                os.environ.update(_variables(spec, self._env))
+                os.environ.update(_variables(spec, {**closed(self._url), **self._env}))
                 handler = self._handlers[spec.logical_id] = _import_handler(spec)
             return handler
 
-    def _find(self, function: str) -> FunctionSpec:
+    def _find(self, function: str) -> tuple[FunctionSpec, str]:
+        """The function, and the ARN that it is invoked by."""
+        name, qualifier = split_function_name(function)
         for spec in self._functions.values():
-            if function in {spec.logical_id, spec.name}:
-                return spec
+            if name in {spec.logical_id, spec.name}:
+                return spec, spec.arn + (f":{qualifier}" if qualifier else "")
         names = ", ".join(sorted(self._functions)) or "none"
         raise ConfigurationError(f"the template has no function {function!r}; it has {names}")
 
@@ -296,16 +329,6 @@ def _import_handler(spec: FunctionSpec) -> Callable[[Any, Context], Any]:
     found.loader.exec_module(module)
     handler: Callable[[Any, Context], Any] = getattr(module, name)
     return handler
-
-
-@contextlib.contextmanager
-def _restored_environ() -> Iterator[None]:
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ class InvokeApi(Handler):
         match = _PATH.fullmatch(url.path)
         kind = self.headers.get("X-Amz-Invocation-Type") or "RequestResponse"
         if match is None:
-            self._refuse(404, "UnknownOperationException", f"not the Invoke API: {url.path}")
+            self._refuse(404, "UnknownOperationException", f"only Lambda's Invoke API is here, not {url.path}")
             return
         if kind not in _MOST_BYTES:
             self._refuse(400, "InvalidParameterValueException", f"unknown invocation type {kind!r}")
@@ -67,7 +67,9 @@ class InvokeApi(Handler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse what is not the Invoke API: every other method."""
-        self._refuse(404, "UnknownOperationException", f"not the Invoke API: {message or explain or code}")
+        self._refuse(
+            404, "UnknownOperationException", f"only Lambda's Invoke API is here: {message or explain or code}"
+        )
 
     def _invoke(self, function: str, kind: str, body: bytes) -> None:
         invoker: Invoker = self.server.owner
@@ -100,3 +102,11 @@ class InvokeApi(Handler):
     def _refuse(self, status: int, kind: str, message: str) -> None:
         body = {"Type": "User", "Message": message, "message": message}
         self.reply(status, json.dumps(body).encode(), {"Content-Type": "application/json", "x-amzn-ErrorType": kind})
+
+
+def split_function_name(function: str) -> tuple[str, str]:
+    """Split a name, a partial or a full ARN into the function's name and its qualifier, maybe empty."""
+    parts = function.split(":")
+    if "function" in parts:
+        parts = parts[parts.index("function") + 1 :]
+    return parts[0], parts[1] if len(parts) > 1 else ""

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.errors import ConfigurationError
+from incumbent.local.closed import closed
 from incumbent.local.environment import Environment, Settings, Work
 from incumbent.local.fleet import Fleet, request_id
 from incumbent.local.invocations import (
@@ -25,7 +26,7 @@ from incumbent.local.invocations import (
     encode,
     ignore,
 )
-from incumbent.local.invoke_api import InvokeApi
+from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.leash import Leash
 from incumbent.local.template import FunctionSpec, Template
 from incumbent.local.timers import Timers
@@ -107,7 +108,7 @@ class LocalLambda:
         settings = Settings(
             clock=clock,
             python=python or sys.executable,
-            variables={"AWS_ENDPOINT_URL_LAMBDA": self.url, **(env or {})},
+            variables={**closed(self.url), **(env or {})},
             workers=workers_per_environment,
             freezing=freezing and not multi_concurrent,
             leash=self._leash,
@@ -363,14 +364,6 @@ class LocalLambda:
                 return fleet, qualifier
         names = ", ".join(sorted(self._fleets)) or "none"
         raise ConfigurationError(f"the template has no function {name!r}; it has {names}")
-
-
-def split_function_name(function: str) -> tuple[str, str]:
-    """Split a name, a partial or a full ARN into the function's name and its qualifier, maybe empty."""
-    parts = function.split(":")
-    if "function" in parts:
-        parts = parts[parts.index("function") + 1 :]
-    return parts[0], parts[1] if len(parts) > 1 else ""
 
 
 def _check_positive(**values: int) -> None:
