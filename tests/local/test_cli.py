@@ -55,6 +55,22 @@ def test_a_replay_tells_every_invocation_and_closes_with_the_counts(
     assert err == ""
 
 
+@pytest.mark.parametrize("provider", ["redis", "memory"])
+def test_a_front_door_and_its_worker_are_one_replay(
+    scenario: Any, capsys: pytest.CaptureFixture[str], provider: str
+) -> None:
+    """What the one sends is handled by the other, whoever that is woken."""
+    words = ["--provider", provider, "--concurrency", "2"]
+    file = scenario(step(0, "a1"), step(5, "a2"), step(10, "b1"), function="FrontFunction")
+    assert main(["replay", file, *COMMON, *words]) == 0
+    *lines, closing = capsys.readouterr().out.splitlines()
+    assert closing.startswith("sent 3, handled once 3, ")
+    assert closing.endswith("overlaps 0, lost 0, handled twice 0")
+    assert any(
+        line.split(maxsplit=2)[2].split() == ["a", "step-a1", "a1", "sent", "·", "HTTP", "202"] for line in lines
+    )
+
+
 @pytest.mark.parametrize(
     ("steps", "told"),
     [

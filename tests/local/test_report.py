@@ -285,3 +285,16 @@ def test_many_names_are_cut_short() -> None:
 def test_a_run_keeps_its_key_and_times() -> None:
     """What an overlap is told with."""
     assert runs(ran(1, 2, "a.x", []), []) == [Run(key="app/t", owner="a.x", started_at_ms=1, ended_at_ms=2)]
+
+
+def test_a_message_that_was_sent_is_promised_by_the_invocation_that_sent_it() -> None:
+    """`send` knows no request id: the line's own invocation is whose it is."""
+    line = 'INCUMBENT {"t_ms": 1, "fact": "sent", "key": "app/t", "message_id": "m", "outcome": "waiting"}'
+    (sent,) = read_facts(line, "a")
+    summary = summarise([sent, *ran(2, 3, "w.x", ["m"])], [answered("a"), answered("w", label="")])
+    assert summary.good
+    assert (summary.sent, summary.handled_once, summary.untraced) == (1, 1, ())
+    assert summarise([sent], [answered("a")]).lost == ("m",)
+    assert story([sent], str) == "sent"
+    assert story([Fact(t_ms=1, fact="sent", outcome="handled")], str) == "sent before, handled"
+    assert read_facts(line.replace('"key"', '"request_id": "own", "key"'), "a")[0].request_id == "own"

@@ -44,7 +44,7 @@ class Replay:
 
     def on_log(self, line: LogLine) -> None:
         """Keep the facts in the line, or show it."""
-        facts = read_facts(line.text)
+        facts = read_facts(line.text, line.request_id)
         with self._lock:
             for fact in facts:
                 self._facts.append(fact)

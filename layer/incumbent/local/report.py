@@ -110,13 +110,16 @@ class Summary:
         return not (self.overlaps or self.lost or self.handled_twice or (self.refused and not self.handled_once))
 
 
-def read_facts(line: str) -> list[Fact]:
-    """Return the facts in a line of a log: none, one, or several where two threads printed at once."""
+def read_facts(line: str, request_id: str | None = None) -> list[Fact]:
+    """Return the facts in a line of a log: none, one, or several where two threads printed at once.
+
+    ``request_id`` is the invocation that printed it, for facts that do not say: ``send`` does not know its own.
+    """
     facts = []
     for text in line.split(PREFIX)[1:]:
         try:
             raw, _ = json.JSONDecoder().raw_decode(text)
-            facts.append(_fact(raw))
+            facts.append(_fact({"request_id": request_id, **raw}))
         except (ValueError, KeyError, TypeError):  # somebody's own line that only looks like one
             continue
     return facts
@@ -259,6 +262,8 @@ def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912
             return f"routed to {_holder(fact, name)}"
         case "duplicate":
             return f"duplicate, {fact.outcome}" if fact.outcome else "duplicate"
+        case "sent":
+            return "sent" if fact.outcome in {"", "waiting"} else f"sent before, {fact.outcome}"
         case "busy":
             return f"busy with {_holder(fact, name)}"
         case "run_ended":
