@@ -67,8 +67,9 @@ class Heartbeat:
         """Start beating, unless the invocation ends before the first renewal is due."""
         if self._ends is not None and self._clock.now().until(self._ends) <= self._due_ms():
             return
-        self._thread = self._make_thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
-        self._thread.start()
+        thread = self._make_thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
+        thread.start()  # raises where there are too many threads
+        self._thread = thread
 
     def stop(self) -> None:
         """Stop and join; no renewal is sent or in flight afterwards."""
@@ -96,8 +97,11 @@ class Heartbeat:
             self._loss = loss
         self._on_lost(loss)
 
-    def renew(self) -> None:
+    def renew(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Renew now, from the run itself; nothing is sent once the invocation is over (M13).
+
+        ``is_over`` is asked when the answer is there: when the run has ended meanwhile, a refusal is the caller's
+        alone, since the lease was given up and not lost.
 
         Raises ``LeaseLost`` when the lease is over, ``LeaseUnavailable`` when the store gave no answer: the lease is
         held until its deadline all the same.
@@ -107,10 +111,12 @@ class Heartbeat:
         if self._over():
             return
         try:
-            self._renew_once()
+            self._renew_once(is_over)
         except LeaseLost as refused:
+            if is_over():
+                raise
             self.lose(refused)
-        if self.loss is not None:
+        if not is_over() and self.loss is not None:
             raise self.loss
 
     def extend(self, held_until: Moment, *, waiting: int | None) -> None:
@@ -128,10 +134,11 @@ class Heartbeat:
         if late:
             self.lose(self._make_lost("a renewal was answered after its deadline"))
 
-    def _renew_once(self) -> None:
+    def _renew_once(self, is_over: Callable[[], bool] = lambda: False) -> None:
         with worth_until(self._held_until):  # a try that is stuck longer would hide the loss (H10)
             renewal = self._renew()
-        self.extend(renewal.deadline, waiting=renewal.waiting)
+        if not is_over():
+            self.extend(renewal.deadline, waiting=renewal.waiting)
 
     def _beat_until_stopped(self) -> None:
         try:

@@ -109,14 +109,14 @@ class Lease:
 
         It is also over for what a run leaves behind when it returns, a task or a thread.
         """
-        if self._heartbeat.loss is not None:
-            raise self._heartbeat.loss
-        if self._ended:
+        if self._ended:  # first: what a run has left behind must not be the one to notice a loss
             raise LeaseLost(
                 f"the run of key {self.key!r} is over: what it has left behind holds nothing",
                 key=self.key,
                 owner=self.owner,
             )
+        if self._heartbeat.loss is not None:
+            raise self._heartbeat.loss
 
     def renew(self) -> None:
         """Renew now. For handlers that starve the heartbeat, in long calls that hold the GIL.
@@ -125,7 +125,7 @@ class Lease:
         deadline all the same).
         """
         self.assert_held()
-        self._heartbeat.renew()
+        self._heartbeat.renew(lambda: self._ended)
 
     def take(self) -> list[Message]:
         """Take what has arrived since, oldest first: it becomes part of this run. One request.
@@ -138,7 +138,12 @@ class Lease:
         if self.time_left_ms == 0:
             return []
         with self._taking:  # two threads must not be given the same message
-            arrived = list(self._take([message.id for message in self.held]))
+            try:
+                arrived = list(self._take([message.id for message in self.held]))
+            except LeaseLost as refused:
+                if not self._ended:  # else it was given up meanwhile, and not lost
+                    self._heartbeat.lose(refused)
+                raise
             self._taken += arrived
         self.assert_held()
         return arrived
@@ -163,6 +168,11 @@ class Lease:
     def end(self) -> None:
         """The run has returned: from now on the handle holds nothing."""
         self._ended = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has returned."""
+        return self._ended
 
     def when_lost(self, callback: Callable[[], object] | None) -> None:
         """Call this once when the lease is lost, from whichever thread notices; now if it is lost already."""

@@ -36,8 +36,8 @@ from incumbent.errors import (
 )
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.lease import _CURRENT, Lease
-from incumbent.observe import Fact, FactName, Observer, guarded, tell
-from incumbent.validation import MAX_TTL_MS, check_ms
+from incumbent.observe import LOG, Fact, FactName, Observer, guarded, tell
+from incumbent.validation import MAX_TTL_MS, check_ms, shown
 from incumbent.values import (
     Busy,
     Claimed,
@@ -53,6 +53,7 @@ from incumbent.values import (
 )
 from incumbent.wakers import TICKET, Wake, Waker
 
+LEAST_TTL_MS = 100  # shorter ones end before a run can begin; what says 30 means seconds
 LONGEST_ERROR = 500  # characters of an exception kept with its message
 
 
@@ -76,7 +77,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse timings and words that cannot work, each with a message of its own."""
-        check_ms("ttl_ms", self.ttl_ms, 1, MAX_TTL_MS)
+        given: object = self.policy
+        if not isinstance(given, Policy):
+            raise ConfigurationError(f"policy is {shown(given)}: give a Policy(...)")
+        check_ms("ttl_ms", self.ttl_ms, LEAST_TTL_MS, MAX_TTL_MS)
         if self.renew_every_ms is not None:
             check_ms("renew_every_ms", self.renew_every_ms, 1, MAX_TTL_MS)
             if self.renew_every_ms * 2 > self.ttl_ms:
@@ -105,7 +109,7 @@ class Settings:
     @property
     def beat_ms(self) -> int:
         """How often to renew: a third of the ttl unless set."""
-        return self.renew_every_ms or max(1, self.ttl_ms // 3)
+        return self.renew_every_ms or self.ttl_ms // 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +396,7 @@ class _Stay:
 
     def conclude(self, tenure: _Tenure, run: _Run) -> _Tenure | None:
         """Say what came of a run, and settle it."""
-        error, ids = run.error, run.ids
+        call, error, ids = self.call, run.error, run.ids
         loss = run.heartbeat.loss
         outcome = (
             "lost"
@@ -423,6 +427,10 @@ class _Stay:
             failed = [Failure(id=each, error=describe(error), after_ms=after_ms) for each in ids]
             if self.has_own(ids):
                 self.own_error = error
+            else:  # no source will see it
+                LOG.error(
+                    "a run of key %r failed: messages %s, attempt %s", call.name, ids, run.lease.attempt, exc_info=error
+                )
         elif run.lease.deferred:
             deferred = ids
             if self.has_own(ids):
@@ -626,12 +634,9 @@ class _Stay:
             if mailbox is None:
                 return ()
             sent = self.clock.now()
-            try:
-                taken = mailbox.take(call.key, tenure.owner, settings.ttl_ms, have=have)
-            except LeaseLost as refused:
-                heartbeat.lose(refused)
-                raise
-            heartbeat.extend(deadline(sent, settings.ttl_ms), waiting=0)
+            taken = mailbox.take(call.key, tenure.owner, settings.ttl_ms, have=have)
+            if not handle.ended:
+                heartbeat.extend(deadline(sent, settings.ttl_ms), waiting=0)
             return taken
 
         def on_lost(loss: LeaseLost) -> None:

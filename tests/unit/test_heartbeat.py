@@ -592,3 +592,17 @@ def test_renewal_goes_on_while_the_run_burns_cpu() -> None:
         assert number < 500_000_000
     beaten.heartbeat.stop()
     assert beaten.heartbeat.loss is None
+
+
+def test_heartbeat_whose_thread_cannot_start_says_so_and_can_be_stopped(clock: StepClock) -> None:
+    """The system has no thread left: the run fails with that, and not with what stopping makes of it."""
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    beaten = Beaten(clock)
+    beaten.heartbeat._make_thread = NoThread  # noqa: SLF001
+    with pytest.raises(RuntimeError, match="can't start"):
+        beaten.heartbeat.start()
+    beaten.heartbeat.stop()

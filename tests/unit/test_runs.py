@@ -1,6 +1,7 @@
 """One invocation's work on one key: who runs, in which order, what is settled, and who goes on."""
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -1535,10 +1536,10 @@ def test_waiting_is_known_from_the_heartbeat(line: Line) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ttl_ms", "every_ms", "beat_ms"), [(30_000, None, 10_000), (2, None, 1), (9_000, 4_500, 4_500)]
+    ("ttl_ms", "every_ms", "beat_ms"), [(30_000, None, 10_000), (100, None, 33), (9_000, 4_500, 4_500)]
 )
 def test_interval_is_a_third_of_the_ttl_unless_set(ttl_ms: int, every_ms: int | None, beat_ms: int) -> None:
-    """Never 0."""
+    """Of the ttl that is meant."""
     assert Settings(ttl_ms=ttl_ms, renew_every_ms=every_ms).beat_ms == beat_ms
 
 
@@ -1705,7 +1706,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], said: s
 
 def test_settings_at_their_bounds_are_taken() -> None:
     """The other side of each edge."""
-    Settings(ttl_ms=1)
+    Settings(ttl_ms=100)
     Settings(ttl_ms=86_400_000, renew_every_ms=43_200_000)
     Settings(gather_ms=10_000, deliver="all", drain_ms=0, stop_before_ms=0, max_hops=0)
 
@@ -1722,3 +1723,104 @@ def test_nothing_is_kept_between_calls(line: Line) -> None:
     runner.serve(line.call("m3", synchronous=True), line.work)
     assert len(waker.wakes) == 2
     assert line.order == ["m1", "m2", "m3"]
+
+
+def test_run_whose_heartbeat_cannot_start_fails_and_frees_the_key(line: Line) -> None:
+    """A handler that leaks threads comes here: its source is told why, and the key is nobody's."""
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    line.thread = NoThread
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        line.come("m1")
+    assert (line.owner, line.stored, line.ran) == (None, [], [])
+    assert current_lease() is None
+
+
+@pytest.mark.parametrize("call", ["take", "beat"])
+def test_call_that_a_run_has_left_behind_is_no_loss(line: Line, call: str) -> None:
+    """It is refused, since the key was given up meanwhile: nothing was lost, and nobody is told so."""
+    ended, refused = threading.Event(), []
+    line.store.before[call] = lambda: ended.wait(PATIENCE_S)
+    threads: list[threading.Thread] = []
+
+    def during(message: Message, lease: Lease) -> str:
+        def left_behind() -> None:
+            with pytest.raises(LeaseLost):
+                lease.take() if call == "take" else lease.renew()
+            refused.append(call)
+            with pytest.raises(LeaseLost):
+                lease.assert_held()
+
+        threads.append(threading.Thread(target=left_behind))
+        threads[0].start()
+        while call not in line.store.calls:
+            SYSTEM_CLOCK.sleep_ms(1)
+        return "ran"
+
+    line.during["m1"] = during
+    assert line.come("m1") == Ran(result="ran")
+    ended.set()
+    threads[0].join(PATIENCE_S)
+    assert (refused, line.losses) == ([call], [])
+    assert "lost" not in line.facts.names
+
+
+@pytest.mark.parametrize("call", ["take", "beat"])
+def test_answer_that_comes_after_run_and_deadline_is_no_loss(line: Line, call: str) -> None:
+    """The call was granted while the run went on; what it would say of the lease is of no interest any more."""
+    ended = threading.Event()
+
+    def late(answer: Any) -> Any:
+        ended.wait(PATIENCE_S)
+        return answer
+
+    line.store.after[call] = late
+    threads: list[threading.Thread] = []
+
+    def left_behind(lease: Lease) -> None:
+        with contextlib.suppress(LeaseLost):
+            lease.take() if call == "take" else lease.renew()
+
+    def during(_: Message, lease: Lease) -> str:
+        threads.append(threading.Thread(target=left_behind, args=[lease]))
+        threads[0].start()
+        while call not in line.store.calls:
+            SYSTEM_CLOCK.sleep_ms(1)
+        return "ran"
+
+    line.during["m1"] = during
+    assert line.come("m1") == Ran(result="ran")
+    line.clock.advance(3_600_000)
+    ended.set()
+    threads[0].join(PATIENCE_S)
+    assert line.losses == []
+
+
+def test_handle_that_is_used_after_its_deadline_tells_of_no_loss(line: Line) -> None:
+    """The run was handled; a thread that looks an hour later learns that it holds nothing, and that is all."""
+    kept: list[Lease] = []
+    line.during["m1"] = lambda _, lease: kept.append(lease)
+    line.come("m1")
+    line.clock.advance(3_600_000)
+    with pytest.raises(LeaseLost, match="is over"):
+        kept[0].assert_held()
+    assert line.losses == []
+
+
+def test_failure_that_no_source_sees_is_logged(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    """A follow-up's, with its traceback; the own message's error is its source's, and the runtime logs it."""
+    line.during["m1"] = arrivals(line, "m2")
+    line.during["m2"] = raising(ValueError("no such customer"))
+    line.come("m1")
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "['m2']" in record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+    caplog.clear()
+    line.during["m3"] = raising(ValueError("mine"))
+    with pytest.raises(ValueError, match="mine"):
+        line.come("m3")
+    assert [each for each in caplog.records if each.levelno == logging.ERROR] == []
