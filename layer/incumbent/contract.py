@@ -54,11 +54,11 @@ M12  Format: every stored record carries a version; an unknown one raises ``Stor
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeGuard
 
 from incumbent.errors import ConfigurationError
-from incumbent.validation import check_key, check_lease, check_owner, check_transfer
+from incumbent.validation import check_key, check_lease, check_owner, check_transfer, shown
 from incumbent.values import (
     Acquisition,
     Beat,
@@ -262,6 +262,15 @@ class NoopLeaseProvider:
         return True
 
 
+def check_backend(backend: object) -> None:
+    """Refuse what can only be a mistake: a name, settings, or a class that nobody has made an instance of."""
+    if isinstance(backend, str | bytes | int | float | Mapping | type):
+        raise ConfigurationError(
+            f"{shown(backend)} is no lease provider: give one that is made, such as RedisProvider(url=...), or leave "
+            "provider= out and set INCUMBENT_PROVIDER"
+        )
+
+
 def resolve_lease_provider(backend: object) -> LeaseProvider:
     """Find the lease provider in what is given: itself, what its ``get_lease_provider()`` returns, or the no-op.
 
@@ -273,10 +282,11 @@ def resolve_lease_provider(backend: object) -> LeaseProvider:
             "no lease provider: set INCUMBENT_PROVIDER to redis, dynamodb or memory (none for no leases at all), "
             "or give provider="
         )
+    check_backend(backend)
     if is_lease_provider(backend):
         return backend
     offer = getattr(backend, "get_lease_provider", None)
-    if callable(offer) and not isinstance(backend, type):
+    if callable(offer):
         offered = offer()
         if is_lease_provider(offered):
             return offered

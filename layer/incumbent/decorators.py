@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 from incumbent import loops, observe, powertools, providers
 from incumbent.clock import SYSTEM_CLOCK, Clock
-from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
+from incumbent.contract import LeaseProvider, NoopLeaseProvider, check_backend, is_mailbox, resolve_lease_provider
 from incumbent.errors import (
     ConfigurationError,
     IncumbentError,
@@ -27,7 +27,7 @@ from incumbent.errors import (
 from incumbent.lease import Lease
 from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
 from incumbent.sources import Source, source_of, stored_form
-from incumbent.validation import check_key, check_keyspace, check_message_id, shown
+from incumbent.validation import check_key, check_keyspace, check_message_id, flag, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
 from incumbent.wakers import LambdaWaker, Wake, Waker
 
@@ -57,6 +57,7 @@ class _Options:
     choose_key: Choose
     key_said: str
     choose_id: Choose | None
+    id_said: str
     provider: object | None
     keyspace: str | None
     settings: Settings
@@ -162,7 +163,7 @@ def leased(
             drain_ms=drain_ms,
             stop_before_ms=stop_before_ms,
             max_hops=max_hops,
-            policy=policy or Policy(),
+            policy=policy,
         ),
         waker=waker,
         target=target,
@@ -179,7 +180,7 @@ def leased(
     def decorate(handler: F) -> F:
         _refuse(handler, "leased")
         run = loops.synchronous(handler)
-        gives_lease = _takes_lease(handler)
+        gives_lease = _takes_lease(handler, _name_of(handler))
         desk = _Desk(options(name=_name_of(handler)))
 
         @functools.wraps(handler)
@@ -261,7 +262,7 @@ def leased_function(
     def decorate(function: Callable[..., Any]) -> LeasedFunction:
         _refuse(function, "leased_function")
         run = loops.synchronous(function)
-        gives_lease = _takes_lease(function)
+        gives_lease = _takes_lease(function, _name_of(function))
         signature = _signature(function)
         names = [name for name in signature.parameters if name != "lease"]
         named = argument or (names[0] if names else "")
@@ -286,6 +287,7 @@ def leased_function(
 
         @functools.wraps(function)
         def leased_call(*args: Any, **kwargs: Any) -> Any:
+            desk.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
             loops.refuse_to_nest(function, desk.options.name)
             arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
             if named not in arguments:
@@ -444,8 +446,14 @@ class _Desk:
     def resumed(self, wake: Wake, context: Any) -> Call | None:
         """Read a resume event; ``None`` when its key is not of this handler's keyspace."""
         prefix = f"{self.keyspace()}/" if self.keyspace() else ""
+        if flag(os.environ, "INCUMBENT_DISABLED"):
+            observe.LOG.warning("INCUMBENT_DISABLED is set: what waits under key %r waits until it is not", wake.key)
         if not self.has(wake):
-            observe.LOG.warning("a resume event for key %r is not of keyspace %r: ignored", wake.key, self.keyspace())
+            observe.LOG.warning(
+                "a resume event for key %r is ignored: this function's keyspace is %r (say so to send, by keyspace=)",
+                wake.key,
+                self.keyspace(),
+            )
             return None
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
         return Call(
@@ -522,7 +530,13 @@ class _Desk:
             own = f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id
             value: object = source.message_id or own
         else:
-            value = _as_text(self.read(event, self.options.choose_id, "message_id"))
+            value = _as_text(self.read(event, self.options.choose_id, self.options.id_said))
+            if not isinstance(value, str) or not value:
+                raise LeaseKeyMissing(
+                    f"{self.options.name}: {self.options.id_said} gave {type(value).__name__} {shown(value)} instead "
+                    "of a non-empty string or an integer: the event has no message id, and nothing was run or stored",
+                    key=key,
+                )
         try:
             return check_message_id(value, key)
         except ConfigurationError as cause:
@@ -571,7 +585,15 @@ class _Desk:
     def ends(self, context: Any) -> Any:
         """When the invocation times out, on both clocks; ``None`` without a context that says so."""
         remaining = getattr(context, "get_remaining_time_in_millis", None)
-        return self.options.clock.now().plus(remaining()) if callable(remaining) else None
+        if not callable(remaining):
+            return None
+        left_ms, stop_before_ms = remaining(), self.options.settings.stop_before_ms
+        if stop_before_ms is not None and left_ms <= stop_before_ms and not self.one_of_several:
+            raise ConfigurationError(
+                f"{self.options.name}: the invocation has {left_ms:,} ms and stop_before_ms is {stop_before_ms:,}: "
+                "every run would be told to stop as it begins; raise the function's timeout"
+            )
+        return self.options.clock.now().plus(left_ms)
 
     def check_order(self, caller: FrameType | None) -> None:
         """Refuse Powertools' decorators above this one that must not see a resume event or keep an answer.
@@ -612,7 +634,7 @@ class _Desk:
         stand_in = providers.STAND_IN.get()
         if stand_in is not None:
             return self.checked(resolve_lease_provider(stand_in))
-        if os.environ.get("INCUMBENT_DISABLED", "").lower() not in _OFF:
+        if flag(os.environ, "INCUMBENT_DISABLED"):
             warnings.warn("INCUMBENT_DISABLED is set: every invocation runs at once", RuntimeWarning, stacklevel=2)
             return NoopLeaseProvider()
         with self._making:  # two threads with a provider each would own every key twice, were it memory
@@ -644,8 +666,6 @@ class _Desk:
 
 
 _MOST_NUMBER = 10**256  # longer ones are no key and no id
-
-_OFF = frozenset({"", "0", "false", "no", "off", "n", "f"})
 
 _JSON = (dict, list, str, int, float, bool, type(None))
 
@@ -687,6 +707,7 @@ _SETTINGS = frozenset(
 def _settings(**given: Any) -> Settings:
     """Settings from arguments, else from the environment, else as they are by default."""
     chosen = {name: value for name, value in given.items() if value is not None}
+    read = []
     for name, variable in (("ttl_ms", "INCUMBENT_TTL_MS"), ("renew_every_ms", "INCUMBENT_RENEW_EVERY_MS")):
         text = os.environ.get(variable)
         if name not in chosen and text:
@@ -694,7 +715,13 @@ def _settings(**given: Any) -> Settings:
                 chosen[name] = int(text)
             except ValueError as cause:
                 raise ConfigurationError(f"{variable} is {text!r}: give whole milliseconds") from cause
-    return Settings(**chosen)
+            read.append(variable)
+    try:
+        return Settings(**chosen)
+    except ConfigurationError as cause:
+        if read:
+            raise ConfigurationError(f"{cause} (from the environment: {', '.join(read)})") from cause
+        raise
 
 
 def _options(  # noqa: C901, PLR0912 - one check after another
@@ -720,11 +747,16 @@ def _options(  # noqa: C901, PLR0912 - one check after another
         raise ConfigurationError(f"{name}: store is None: leave it out, or give a callable")
     if others["target"] is not None and (not isinstance(others["target"], str) or not others["target"]):
         raise ConfigurationError(f"{name}: target is {others['target']!r}: give a function's name or ARN")
+    if others["provider"] is not None:
+        check_backend(others["provider"])
+    if others["waker"] not in (None, "auto") and not callable(others["waker"]):
+        raise ConfigurationError(f"{name}: waker is {others['waker']!r}: give a callable, 'auto' or None")
     for hook in ("store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")
-    if others["waker"] not in (None, "auto") and not callable(others["waker"]):
-        raise ConfigurationError(f"{name}: waker is {others['waker']!r}: give a callable, 'auto' or None")
+    for said, chosen in {**others, "key": key, "message_id": message_id}.items():
+        if inspect.iscoroutinefunction(chosen):
+            raise ConfigurationError(f"{name}: {said} is async, and nobody would await it: give a plain function")
     if key_jmespath is not None:
         choose_key, key_said = _expression(name, key_jmespath), f"key_jmespath {key_jmespath!r}"
     elif callable(key):
@@ -736,7 +768,8 @@ def _options(  # noqa: C901, PLR0912 - one check after another
     choose_id = _expression(name, message_id_jmespath) if message_id_jmespath is not None else message_id
     if choose_id is not None and not callable(choose_id):
         raise ConfigurationError(f"{name}: message_id is {choose_id!r}: give a callable")
-    return _Options(name=name, choose_key=choose_key, key_said=key_said, choose_id=choose_id, **others)
+    id_said = "message_id" if message_id_jmespath is None else f"message_id_jmespath {message_id_jmespath!r}"
+    return _Options(name=name, choose_key=choose_key, key_said=key_said, choose_id=choose_id, id_said=id_said, **others)
 
 
 def _constant(value: str, event: Any) -> str:
@@ -757,7 +790,10 @@ def _expression(name: str, expression: str) -> Choose:
     functions = PowertoolsFunctions()
     unknown = sorted(set(_functions_of(compiled.parsed)) - set(functions.FUNCTION_TABLE))
     if unknown:
-        raise ConfigurationError(f"{name}: {expression!r} calls {', '.join(unknown)}, which is no JMESPath function")
+        raise ConfigurationError(
+            f"{name}: {expression!r} calls {', '.join(unknown)}, which is no JMESPath function (Powertools' own are "
+            "powertools_json, powertools_base64 and powertools_base64_gzip)"
+        )
     options = jmespath.Options(custom_functions=functions)
 
     def choose(event: Any) -> object:
@@ -776,8 +812,10 @@ def _functions_of(node: Any) -> Iterator[str]:
 
 
 def _refuse(handler: object, decorator: str) -> None:
-    if not inspect.isfunction(inspect.unwrap(handler)) if callable(handler) else True:
+    if not callable(handler) or not inspect.isfunction(inspect.unwrap(handler)):
         raise ConfigurationError(f"@{decorator} decorates functions, not {handler!r}")
+    if next(iter(inspect.signature(handler).parameters), "") in ("self", "cls"):
+        raise ConfigurationError(f"@{decorator} decorates functions, and {_name_of(handler)} is a method")
     if hasattr(handler, _MARK):
         raise ConfigurationError(f"@{decorator}: {_name_of(handler)} is leased already, and would wait for itself")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
@@ -795,8 +833,38 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
         )
 
 
-def _takes_lease(handler: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(handler).parameters
+def _takes_lease(handler: Callable[..., Any], name: str) -> bool:
+    """Whether the handler is to be given its lease; refuse one that needs it behind what does not pass it on."""
+    taken = inspect.signature(handler).parameters.get("lease")
+    if taken is None and not _accepts_lease(handler, follow_wrapped=True):
+        return False
+    passed = all(_passes_lease(layer) for layer in _layers(handler))
+    if not passed and taken is not None and taken.default is taken.empty:
+        raise ConfigurationError(
+            f"{name} takes lease=, but a decorator between it and @leased does not pass it on: leave the argument out "
+            "and call current_lease()"
+        )
+    return passed
+
+
+def _layers(handler: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """The decorators around a handler, as far as they say so."""
+    while hasattr(handler, "__wrapped__"):
+        yield handler
+        handler = handler.__wrapped__
+
+
+def _passes_lease(layer: Callable[..., Any]) -> bool:
+    """Whether a wrapper takes ``lease``; Powertools' factory hands everything on to a decorator of its own."""
+    if not _accepts_lease(layer, follow_wrapped=False):
+        return False
+    if getattr(layer, "__globals__", {}).get("__name__") != f"{_POWERTOOLS}middleware_factory.factory":
+        return True
+    return _accepts_lease(inspect.getclosurevars(layer).nonlocals["decorator"], follow_wrapped=False)
+
+
+def _accepts_lease(function: Callable[..., Any], *, follow_wrapped: bool) -> bool:
+    parameters = inspect.signature(function, follow_wrapped=follow_wrapped).parameters
     return "lease" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 

@@ -3,10 +3,12 @@
 import functools
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from incumbent import observe, providers
+from incumbent import observe, powertools, providers
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import (
     DEFAULT_POLICY,
     LeaseProvider,
@@ -16,8 +18,10 @@ from incumbent.contract import (
     is_mailbox,
     resolve_lease_provider,
 )
-from incumbent.errors import ConfigurationError, LeaseUnavailable
-from incumbent.validation import check_key, check_keyspace
+from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageTooLarge
+from incumbent.runs import describe
+from incumbent.sources import stored_form
+from incumbent.validation import check_key, check_keyspace, flag
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
 from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker
 
@@ -44,39 +48,62 @@ def send(
     waker: Waker | None = None,
     policy: Policy = DEFAULT_POLICY,
     ttl_ms: int = _TICKET_TTL_MS,
+    store: Callable[[Any], Any] = stored_form,
 ) -> Sent:
     """Store a message for a key and, if nobody owns the key, wake the key's function. Two requests at most.
 
     ``target`` is the function's name or ARN, with its alias (``INCUMBENT_TARGET``); its name is the keyspace unless
     ``keyspace`` says otherwise: it must be the one that the function's ``@leased`` uses. ``message_id`` makes a
     repeated send harmless; a random one is made up unless given. ``ttl_ms`` is how long the key waits for the woken
-    function.
+    function. ``store`` chooses what is kept of the event, as in ``leased``: HTTP credentials are left out unless given.
 
     Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``LeaseUnavailable`` (then send again with the
     same ``message_id``). When the wake fails the message is stored all the same (``woken`` is ``False``): the
     next message or the sweeper finds it.
     """
+    if providers.STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
+        raise ConfigurationError(f"send to key {key!r}: INCUMBENT_DISABLED is set, so nobody would run it", key=key)
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
-    message = Message(id=secrets.token_hex(16) if message_id is None else message_id, event=event)
+    message = Message(id=secrets.token_hex(16) if message_id is None else message_id, event=store(event))
     ticket = f"{TICKET}{secrets.token_urlsafe(24)}"
     origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
-    answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=policy)
-    if isinstance(answer, Duplicate):
-        return Sent(message_id=message.id, state=answer.state, woken=False)
-    if not isinstance(answer, Claimed):
-        return Sent(message_id=message.id, state="waiting", woken=False)
+    observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))
+
+    def told(fact: observe.FactName, **said: Any) -> None:
+        now_ms = SYSTEM_CLOCK.now().wall_ms
+        more: Any = {"keyspace": origin.keyspace, "message_id": message.id, **said}
+        observe.tell(observers, observe.Fact(fact=fact, key=full, t_ms=now_ms, **more))
+
     try:
-        (waker or _lambda_waker())(Wake(key=full, ticket=ticket, target=name))
+        answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=policy)
+    except LeaseUnavailable as error:
+        told("store_error", error=describe(error))
+        raise
+    except (MailboxFull, MessageTooLarge) as error:
+        told("refused", error=describe(error))
+        raise
+    state: MessageState = answer.state if isinstance(answer, Duplicate) else "waiting"
+    told("sent", outcome=state)
+    woken = isinstance(answer, Claimed) and _wake(
+        mailbox, waker or _lambda_waker(), Wake(key=full, ticket=ticket, target=name), ttl_ms
+    )
+    return Sent(message_id=message.id, state=state, woken=woken)
+
+
+def _wake(mailbox: Mailbox, waker: Waker, wake: Wake, ttl_ms: int) -> bool:
+    """Wake the key's function; say whether that went well. If not, the key is free for whoever comes next."""
+    try:
+        waker(wake)
     except Exception:  # noqa: BLE001 - a waker may be anybody's, and the message is safe already
-        observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", key)
+        observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", wake.key)
         try:
-            if is_lease_provider(mailbox):
-                mailbox.release_lease(full, ticket)
+            if is_lease_provider(mailbox) and wake.ticket is not None:
+                mailbox.release_lease(wake.key, wake.ticket)
         except LeaseUnavailable:  # the ticket's lease ends by itself
-            observe.LOG.exception("the ticket of key %r could not be given up: it ends within %s ms", key, ttl_ms)
-        return Sent(message_id=message.id, state="waiting", woken=False)
-    return Sent(message_id=message.id, state="waiting", woken=True)
+            observe.LOG.exception("the ticket of key %r could not be given up: it ends in %s ms", wake.key, ttl_ms)
+        return False
+    return True
 
 
 def status(

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from incumbent.errors import ConfigurationError
-from incumbent.lease import Lease
+from incumbent.errors import ConfigurationError, IncumbentError
+from incumbent.lease import Lease, Stop
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,7 +60,17 @@ def _finish(lease: Lease, work: Awaitable[Any]) -> Any:
         finally:
             lease.when_lost(None)
 
-    return _runner().run(supervised(), context=contextvars.copy_context())
+    import asyncio
+
+    try:
+        return _runner().run(supervised(), context=contextvars.copy_context())
+    except asyncio.CancelledError as cancelled:
+        if lease.stop is Stop.LOST:
+            raise
+        raise IncumbentError(
+            f"the run of key {lease.key!r} was cancelled from within, by a task or a timeout of its own: it failed",
+            key=lease.key,
+        ) from cancelled
 
 
 def _runner() -> "asyncio.Runner":

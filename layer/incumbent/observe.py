@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, Protocol, TextIO, TypeAlias
 
+from incumbent.validation import flag
+
 LOG = logging.getLogger("incumbent")
 
 FactName: TypeAlias = Literal[
+    "sent",
     "claimed",
     "routed",
     "duplicate",
@@ -35,9 +38,10 @@ FactName: TypeAlias = Literal[
 class Fact:
     """One thing that happened to a key. It holds no event; ``error`` is an exception's text, which may quote one.
 
-    ``outcome`` is for a duplicate its state; for an ended run ``handled``, ``failed``, ``deferred`` or ``lost``; for an
-    orphan ``woken``, ``failed``, ``untargeted`` or ``left``. ``holder`` is who owns the key when it is not this
-    invocation. ``ms`` is how long it took: a run, a hold; of an orphan, for how long it has been one.
+    ``sent`` is a message that ``send`` has stored. ``outcome`` is for it, and for a duplicate, its state; for an ended
+    run ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan ``woken``, ``failed``, ``untargeted`` or
+    ``left``. ``holder`` is who owns the key when it is not this invocation. ``ms`` is how long it took: a run, a hold;
+    of an orphan, for how long it has been one.
 
     ``dead`` is a message that moved to the dead letters. ``swept`` ends a pass of the sweeper, whatever it found: it
     has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the oldest.
@@ -79,7 +83,7 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
     """Call a hook; what it raises is logged, since it must not change what becomes of a run."""
     try:
         hook(*arguments)
-    except Exception:
+    except (Exception, SystemExit):
         LOG.exception("%s raised; the run goes on", what)
 
 
@@ -110,4 +114,4 @@ def log_fact(fact: Fact, /) -> None:
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
     """The observers that every function has: the log and, with ``INCUMBENT_TRACE``, the trace."""
-    return (log_fact, Trace()) if environ.get("INCUMBENT_TRACE", "0") not in ("", "0") else (log_fact,)
+    return (log_fact, Trace()) if flag(environ, "INCUMBENT_TRACE") else (log_fact,)

@@ -1,7 +1,7 @@
 """What every provider refuses before any request (R10, M5, M7), so that all refuse the same."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from incumbent.errors import ConfigurationError, MessageTooLarge
 
@@ -10,6 +10,8 @@ MAX_OWNER_BYTES = 512
 MAX_MESSAGE_ID_BYTES = 256
 MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
+_YES = frozenset({"1", "true", "yes", "on", "y", "t"})
+_NO = frozenset({"", "0", "false", "no", "off", "n", "f"})
 _MOST_SHOWN = 80  # characters: enough to recognise it
 
 
@@ -61,7 +63,7 @@ def check_ms(name: str, value: object, least: int, most: int, key: str | None = 
             f"{name} must be whole milliseconds (an int), not {type(value).__name__}: {shown(value)}", key=key
         )
     if not least <= value <= most:
-        raise ConfigurationError(f"{name} is {shown(value)}; allowed are {least:,} to {most:,}", key=key)
+        raise ConfigurationError(f"{name} is {shown(value)} ms; allowed are {least:,} to {most:,}", key=key)
     return value
 
 
@@ -77,6 +79,14 @@ def check_keyspace(keyspace: object) -> str:
     if not isinstance(keyspace, str) or "/" in keyspace:
         raise ConfigurationError(f"keyspace is {shown(keyspace)}: give text without a slash")
     return keyspace
+
+
+def flag(environ: Mapping[str, str], name: str) -> bool:
+    """Whether a switch in the environment is on; what is neither yes nor no is refused."""
+    said = environ.get(name, "").strip().lower()
+    if said in _YES or said in _NO:
+        return said in _YES
+    raise ConfigurationError(f"{name} is {shown(environ[name])}: give 1 or 0")
 
 
 def check_ttl(ttl_ms: object, key: str | None = None) -> int:

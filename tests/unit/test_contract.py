@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import contract
+from incumbent import contract, leased
 from incumbent.contract import (
     Archive,
     LeaseProvider,
@@ -157,7 +157,7 @@ def test_provider_comes_before_what_it_offers() -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    [object(), made_of([], get_lease_provider=lambda: None), made_of([], get_lease_provider="a text"), 7],
+    [object(), made_of([], get_lease_provider=lambda: None), made_of([], get_lease_provider="a text")],
 )
 def test_backend_that_cannot_lease_is_replaced_with_a_warning(
     backend: object, caplog: pytest.LogCaptureFixture
@@ -169,6 +169,15 @@ def test_backend_that_cannot_lease_is_replaced_with_a_warning(
     assert len(warned) == 1
     assert warned[0].filename == __file__
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("backend", ["redis", {}, {"url": "redis://"}, 0, 7, NoopLeaseProvider, b"redis"], ids=repr)
+def test_what_can_only_be_a_mistake_is_refused(backend: object) -> None:
+    """A name, settings, a class: a handler under no lease is no answer to that."""
+    with pytest.raises(ConfigurationError, match="is no lease provider"):
+        resolve_lease_provider(backend)
+    with pytest.raises(ConfigurationError, match="is no lease provider"):
+        leased(key="k", provider=backend)(test_nothing_configured_is_not_a_backend_that_cannot_lease)
 
 
 def test_backend_that_offers_something_else_is_refused() -> None:

@@ -617,7 +617,7 @@ def test_backend_that_cannot_lease_warns_and_runs_all(shop: Shop) -> None:
     assert len(shop.seen) == 1
 
 
-@pytest.mark.parametrize("value", ["1", "true", "YES", "on", "whatever"])
+@pytest.mark.parametrize("value", ["1", "true", "YES", " on "])
 def test_disabled_warns_and_runs_all(shop: Shop, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """For an emergency: no store is asked, nobody is locked out."""
     monkeypatch.setenv("INCUMBENT_DISABLED", value)
@@ -628,7 +628,27 @@ def test_disabled_warns_and_runs_all(shop: Shop, monkeypatch: pytest.MonkeyPatch
     assert (len(shop.seen), shop.store.calls) == (1, [])
 
 
-@pytest.mark.parametrize("value", ["", "0", "false", "False", "no", "off"])
+def test_disabled_is_yes_or_no(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word that is neither must not switch every lease off."""
+    monkeypatch.setenv("INCUMBENT_DISABLED", "whatever")
+    with pytest.raises(ConfigurationError, match="INCUMBENT_DISABLED is 'whatever'"):
+        shop.handler()({"k": "a"}, shop.context())
+    assert (shop.seen, shop.store.calls) == ([], [])
+
+
+def test_disabled_function_that_is_woken_says_that_its_messages_wait(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are safe, and run once it is enabled again."""
+    monkeypatch.setenv("INCUMBENT_DISABLED", "1")
+    with pytest.warns(RuntimeWarning, match="INCUMBENT_DISABLED"):
+        assert (
+            shop.handler()(Wake(key="shop/a", ticket=None, target=None).to_event(), shop.context())["status"] == "idle"
+        )
+    assert "'shop/a' waits until it is not" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["", " ", "0", "false", "False", "no", " off"])
 def test_disabled_may_be_said_to_be_off(shop: Shop, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """A template with a parameter sets it either way."""
     monkeypatch.setenv("INCUMBENT_DISABLED", value)
@@ -800,7 +820,7 @@ def test_resume_event_of_another_keyspace_is_ignored(shop: Shop, caplog: pytest.
     """Sent to the wrong function: its handler would not know the messages."""
     wake = Wake(key="orders/a", ticket="t", target=None)
     assert shop.handler()(wake.to_event(), shop.context()) == {"status": "idle"}
-    assert "not of keyspace 'shop'" in caplog.text
+    assert "keyspace is 'shop'" in caplog.text
     assert shop.store.calls == []
 
 
@@ -1452,3 +1472,57 @@ def test_importing_alone_imports_no_jmespath_and_no_powertools() -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=True
     )
     assert ended.stdout.split() == []
+
+
+@pytest.mark.parametrize("hook", ["key", "message_id", "store", "on_busy", "on_result", "on_lost", "on_dead_letter"])
+def test_async_hook_is_refused_at_decoration(hook: str) -> None:
+    """Nobody would await it."""
+
+    async def waits(*_: Any) -> None:
+        """Never called."""
+
+    options: dict[str, Any] = {"key": "k", hook: waits}
+    with pytest.raises(ConfigurationError, match=f"{hook} is async"):
+        leased(**options)(plain)
+
+
+@pytest.mark.parametrize("policy", [{}, {"max_pending": 1}, "policy", 1], ids=repr)
+def test_policy_is_a_policy(policy: Any) -> None:
+    """Not what looks like one's arguments."""
+    with pytest.raises(ConfigurationError, match="Policy"):
+        leased(key="k", policy=policy)(plain)
+
+
+def test_method_is_refused_at_decoration() -> None:
+    """It would take the event for itself."""
+
+    def handle(self: object, event: Any, context: Any) -> None:
+        """Never called."""
+
+    for decorate in (leased(key="k"), leased_function(key="k")):
+        with pytest.raises(ConfigurationError, match="is a method"):
+            decorate(handle)
+
+
+def test_interval_of_the_environment_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decorator says nothing of it."""
+    monkeypatch.setenv("INCUMBENT_RENEW_EVERY_MS", "20000")
+    with pytest.raises(ConfigurationError, match="from the environment: INCUMBENT_RENEW_EVERY_MS"):
+        leased(key="k")(plain)
+
+
+def test_invocation_too_short_for_its_own_end_is_refused(shop: Shop) -> None:
+    """Every run would be told to stop as it begins, and defer, in a chain without end."""
+    handler = shop.handler(stop_before_ms=20_000)
+    for event in ({"k": "a"}, Wake(key="shop/a", ticket=None, target=None).to_event()):
+        with pytest.raises(ConfigurationError, match="raise the function's timeout"):
+            handler(event, shop.context(left_ms=20_000))
+    assert (shop.seen, shop.store.calls) == ([], [])
+    handler({"k": "a"}, shop.context(left_ms=20_001))
+    assert shop.seen == [{"k": "a"}]
+
+
+def test_message_id_that_is_none_names_its_expression(shop: Shop) -> None:
+    """As a key's error does."""
+    with pytest.raises(LeaseKeyMissing, match=r"message_id_jmespath 'nothing' gave NoneType None.* no message id"):
+        shop.handler(message_id_jmespath="nothing")({"k": "a"}, shop.context())

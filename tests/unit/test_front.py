@@ -1,5 +1,6 @@
 """The front door: what was sent is stored, its function woken when nobody owns the key, and asked about afterwards."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -360,3 +361,48 @@ def test_message_of_a_sender_and_one_of_the_function_itself_are_one_queue(line: 
     line.resume(wakes(line)[0])
     assert line.order == ["m1", "m2"]
     assert line.resume(wakes(line)[0]) == Idle()
+
+
+def test_credentials_are_not_stored(line: Line) -> None:
+    """H61: what `@leased` leaves out, `send` does; `store=` chooses otherwise."""
+    event = {"requestContext": {"http": {}}, "headers": {"authorization": "Bearer x", "x-id": "7"}, "cookies": ["a=b"]}
+    send("k", event, message_id="m1", target=TARGET, provider=line.store, waker=line.waker)
+    send("k", event, message_id="m2", target=TARGET, provider=line.store, store=lambda given: given["headers"])
+    first, second = line.mail
+    assert first.event == {"requestContext": {"http": {}}, "headers": {"x-id": "7"}}
+    assert second.event == event["headers"]
+
+
+def test_what_was_sent_is_told(line: Line, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that whoever follows the facts knows of messages that came by the front door."""
+    monkeypatch.setenv("INCUMBENT_TRACE", "1")
+    sent(line)
+    sent(line)
+    told = [json.loads(each.removeprefix("INCUMBENT ")) for each in capsys.readouterr().err.splitlines()]
+    assert [(each["fact"], each["key"], each["message_id"], each["outcome"]) for each in told] == [
+        ("sent", KEY, "m1", "waiting"),
+        ("sent", KEY, "m1", "waiting"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "fact"),
+    [(LeaseUnavailable("away"), "store_error"), (MailboxFull("full"), "refused"), (MessageTooLarge("big"), "refused")],
+)
+def test_what_was_not_sent_is_told(
+    line: Line, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, fact: str
+) -> None:
+    """The error is the caller's all the same."""
+    monkeypatch.setenv("INCUMBENT_TRACE", "1")
+    line.store.before["claim"] = raising(error)
+    with pytest.raises(type(error)):
+        sent(line)
+    assert json.loads(capsys.readouterr().err.removeprefix("INCUMBENT "))["fact"] == fact
+
+
+def test_nothing_is_sent_where_nobody_would_run_it(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front door that is switched off refuses, so that its own source keeps the event."""
+    monkeypatch.setenv("INCUMBENT_DISABLED", "1")
+    with pytest.raises(ConfigurationError, match="INCUMBENT_DISABLED"):
+        sent(line)
+    assert line.stored == []

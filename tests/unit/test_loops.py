@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import Lease, LeaseLost, Stop, current_lease
+from incumbent import IncumbentError, Lease, LeaseLost, Stop, current_lease
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.loops import synchronous
 from incumbent.runs import Ran
@@ -242,9 +242,23 @@ def test_coroutine_that_cancels_itself_fails_like_any_other(line: Line) -> None:
     async def handler(lease: Lease) -> None:
         raise asyncio.CancelledError
 
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(IncumbentError, match="from within") as error:  # a CancelledError would end the process
         serve(line, handler)
+    assert isinstance(error.value.__cause__, asyncio.CancelledError)
     assert (line.owner, line.stored) == (None, [])
+
+
+def test_follow_up_that_cancels_itself_is_nobody_elses_error(line: Line) -> None:
+    """It waits for its next attempt, and the invocation that ran it has its own result."""
+
+    async def handler(lease: Lease) -> str:
+        if lease.messages[0].id == "m2":
+            raise asyncio.CancelledError
+        line.serve(line.call("m2"), lambda *_: None)
+        return "ran"
+
+    assert serve(line, handler) == "ran"
+    assert (line.owner, line.stored) == (None, ["m2"])
 
 
 def test_forked_process_makes_a_loop_of_its_own() -> None:

@@ -32,10 +32,11 @@ def test_observer_that_raises_hides_nothing_from_the_next(caplog: pytest.LogCapt
     assert "ValueError: a bug" in caplog.text
 
 
-def test_guard_lets_an_exit_through() -> None:
-    """``sys.exit`` in a hook is no bug of the hook."""
-    with pytest.raises(SystemExit):
-        guarded("hook", raising(SystemExit(1)))
+def test_guard_lets_an_interrupt_through_and_no_exit() -> None:
+    """``sys.exit`` in a hook must not leave a key owned; whoever presses Ctrl-C means it."""
+    guarded("hook", raising(SystemExit(1)))
+    with pytest.raises(KeyboardInterrupt):
+        guarded("hook", raising(KeyboardInterrupt()))
 
 
 def test_trace_is_one_line_of_json_for_each_fact() -> None:

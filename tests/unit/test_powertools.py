@@ -1,6 +1,7 @@
 """What Powertools shows of incumbent's work, and how its decorators stack: with the real package."""
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from aws_lambda_powertools import Logger, Metrics, Tracer
+from aws_lambda_powertools.middleware_factory import lambda_handler_decorator
 from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event_source
 from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent
 from aws_lambda_powertools.utilities.idempotency.exceptions import (
@@ -642,6 +644,34 @@ class TestStacking:
 
         handler({"id": "m-1", "detail-type": "x", "source": "y", "detail": {"order_id": "order-1"}}, None)
         assert seen == [{"order_id": "order-1"}]
+
+    def test_lease_that_a_layer_does_not_pass_on_is_refused_at_decoration(self, provider: MemoryProvider) -> None:
+        """Powertools' own event_source, and a middleware by its factory, take no argument more."""
+
+        @lambda_handler_decorator
+        def middleware(handler: Any, event: Any, context: Any) -> Any:
+            return handler(event, context)
+
+        def plain(function: Any) -> Any:
+            @functools.wraps(function)
+            def wrapper(event: Any, context: Any) -> Any:
+                return function(event, context)
+
+            return wrapper
+
+        def needs(event: Any, context: object, *, lease: Lease) -> None:
+            """Never called."""
+
+        def likes(event: Any, context: object, *, lease: Lease | None = None) -> tuple[Any, Any]:
+            return lease, current_lease()
+
+        layers: list[Any] = [event_source(data_class=EventBridgeEvent), middleware, plain]
+        for layer in layers:
+            with pytest.raises(ConfigurationError, match=r"call current_lease\(\)"):
+                self.leased(provider)(layer(needs))
+            given, current = self.leased(MemoryProvider())(layer(likes))(event(), None)
+            assert given is None
+            assert current is not None
 
     def test_a_validator_stands_below(self, provider: MemoryProvider) -> None:
         """It refuses an event as if it stood alone, and never sees one that wakes the function."""
