@@ -1,6 +1,7 @@
 """How the next invocation of a key is called for: the resume event, and who sends it."""
 
 import json
+import os
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,11 +76,16 @@ class LambdaWaker:
         if self._client is None:
             import boto3
             from botocore.config import Config
+            from botocore.exceptions import NoRegionError
 
-            self._client = boto3.client(
-                "lambda",
-                config=Config(connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 2}),
-            )
+            try:
+                self._client = boto3.client(
+                    "lambda",
+                    region_name=os.environ.get("AWS_REGION") or None,  # which not every botocore reads by itself
+                    config=Config(connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 2}),
+                )
+            except NoRegionError as cause:
+                raise ConfigurationError(f"nobody can be woken for key {wake.key!r}: set AWS_REGION") from cause
         answer = self._client.invoke(
             FunctionName=wake.target,
             InvocationType="Event",

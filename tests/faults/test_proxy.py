@@ -55,7 +55,7 @@ def network(networked_valkey: ValkeyStore) -> Network:
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
 def client(network: Network, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A client behind the network, in both versions of the protocol."""
-    with client_of(network.port, protocol=request.param, socket_timeout=0.2) as made:
+    with client_of(network.port, protocol=request.param, socket_timeout=0.6) as made:
         made.delete("counter")
         network.forget()
         yield made

@@ -1340,6 +1340,19 @@ def test_client_without_region_is_a_configuration_error(monkeypatch: pytest.Monk
     session = boto3.session.Session()
     with pytest.raises(ConfigurationError, match="AWS_REGION"):
         DynamoDBProvider(table_name="table", boto3_session=session).get_lease_owner("k")
+    with pytest.raises(ConfigurationError, match="AWS_REGION"):
+        DynamoDBProvider(table_name="table").get_lease_owner("k")
+
+
+def test_region_is_the_one_that_the_error_says_to_set(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore itself may read nothing but AWS_DEFAULT_REGION."""
+    for name, value in on_moto.server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    provider = DynamoDBProvider(table_name=on_moto.name)
+    assert provider.get_lease_owner("k") is None
+    provider.close()
 
 
 @pytest.mark.parametrize(

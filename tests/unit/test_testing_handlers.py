@@ -300,6 +300,26 @@ def test_leased_function_is_played_to_as_well() -> None:
     assert 8_000 < left_ms <= 9_000
 
 
+def test_leased_function_of_a_record_alone_is_played_to_as_well() -> None:
+    """It is given no context that it does not take."""
+
+    @leased_function(key_jmespath="thread", message_id_jmespath="id")
+    def record(event: dict[str, Any], *, lease: Lease) -> list[str]:
+        return [event["text"], lease.key]
+
+    assert run(record, "t", [said("a")]).answers == (["a", "t"],)
+
+
+def test_handler_sees_how_many_wait() -> None:
+    """As a heartbeat would have told it by and by: a handler that stops for a newer message can be played to."""
+
+    @leased(key_jmespath="thread", message_id_jmespath="id", waker=None)
+    def eager(event: dict[str, Any], context: object, *, lease: Lease) -> int:
+        return lease.waiting
+
+    assert run(eager, "t", [said("a")], arriving=[said("b"), said("c")]).results == [2, 1, 0]
+
+
 def test_conversation_without_an_event_is_refused() -> None:
     """And one on a store that stores no messages."""
     wrong: list[Any] = [[], said("a"), "a", iter([])]

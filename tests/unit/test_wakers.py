@@ -175,6 +175,19 @@ def test_waker_makes_no_client_before_its_first_wake() -> None:
     assert LambdaWaker()._client is None  # noqa: SLF001 - it cannot be seen from outside
 
 
+def test_waker_finds_its_region_or_says_what_to_set(invoke_api: Lambda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable that Lambda sets and the error names, whatever botocore reads."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", invoke_api.url)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    waker = LambdaWaker()
+    waker(WAKE)
+    waker._client.close()  # noqa: SLF001 - a process keeps it, a test does not
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    with pytest.raises(ConfigurationError, match="AWS_REGION"):
+        LambdaWaker()(WAKE)
+
+
 def test_wake_without_a_target_says_what_to_set() -> None:
     """Nothing is sent."""
     with pytest.raises(ConfigurationError, match="INCUMBENT_TARGET") as error:

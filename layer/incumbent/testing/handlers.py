@@ -1,5 +1,6 @@
 """Tests of one's own handler: a lease to hand it, a store under it, and a conversation that is played to it."""
 
+import inspect
 import secrets
 import threading
 from collections import deque
@@ -303,6 +304,7 @@ class _Stage:
         left_ms: int,
     ) -> None:
         self.handler = handler
+        self.takes_context = len([name for name in inspect.signature(handler).parameters if name != "lease"]) > 1
         self.provider = provider
         self.key = key
         self.arriving = arriving
@@ -329,7 +331,8 @@ class _Stage:
     def invoke(self, event: Any) -> Any:
         """One invocation; what it raises is its answer."""
         try:
-            return self.handler(event, FakeContext(left_ms=self.left_ms))
+            context = (FakeContext(left_ms=self.left_ms),) if self.takes_context else ()
+            return self.handler(event, *context)
         except Exception as error:  # noqa: BLE001 - the test looks at it
             return error
 
@@ -367,7 +370,11 @@ class _Stage:
 
     def _come(self, step: int, key: str, lease: Lease) -> None:
         """Let happen what happens at a step of the first run."""
-        self._arrive(self.arriving.pop(step, ()))
+        arrived = self.arriving.pop(step, ())
+        self._arrive(arrived)
+        if arrived:  # as the heartbeat would have it by and by, ``lease.waiting`` says so
+            with suppress(LeaseLost):
+                lease.renew()
         match self.stop.get(step):
             case Stop.LOST:
                 self.provider.transfer_lease(key, lease.owner, f"another.{secrets.token_hex(4)}", _HELD_MS)

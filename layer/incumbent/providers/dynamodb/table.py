@@ -1,6 +1,7 @@
 """Asks the table: each request with its tries, what a refusal has shown, and errors told apart."""
 
 import math
+import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -126,7 +127,7 @@ class Table:
             if waits_ms not in self._ours:
                 config = _our_config(waits_ms)
                 try:
-                    self._ours[waits_ms] = (self._session or boto3.session.Session()).client(
+                    self._ours[waits_ms] = (self._session or boto3.session.Session(region_name=_region())).client(
                         "dynamodb", config=config if self._config is None else config.merge(self._config)
                     )
                 except (BotoCoreError, ValueError) as cause:
@@ -348,6 +349,11 @@ def _waits_ms(client: "DynamoDBClient") -> float:
     config = client.meta.config
     waits_s: list[float | None] = [getattr(config, name, None) for name in ("connect_timeout", "read_timeout")]
     return max(math.inf if wait_s is None else wait_s * 1_000 for wait_s in waits_s)
+
+
+def _region() -> str | None:
+    """Lambda's own word for it, which not every botocore reads."""
+    return os.environ.get("AWS_REGION") or None
 
 
 def _our_config(waits_ms: int) -> Config:
