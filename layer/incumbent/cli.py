@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from incumbent.local.replay import TRACE, Replay
 from incumbent.local.report import summary_lines
 from incumbent.local.scenario import load_json, load_scenario
 from incumbent.local.service import LocalLambda
-from incumbent.local.stores import PROVIDERS, prepared
+from incumbent.local.stores import PROVIDERS, Prepared, archive, prepared
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
@@ -130,10 +131,12 @@ def _replay(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario)
     say = _printer()
     replay = Replay(scenario, say, show_logs=arguments.logs)
-    with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as cloud:
+    with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
         if scenario.description:
             say(f"{scenario.description} ({arguments.provider})")
-        summary = replay.run(cloud, cold=arguments.cold)
+        used = [spec.environment for spec in ready.functions if {spec.logical_id, spec.name} & {*scenario.functions}]
+        with archive({**dict(ChainMap(*map(dict, used))), **ready.env, **dict(arguments.env)}) as find:
+            summary = replay.run(cloud, find, cold=arguments.cold)
     say("")
     for line in summary_lines(summary):
         say(line)
@@ -143,7 +146,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _invoke(arguments: argparse.Namespace) -> int:
     event = load_json(arguments.event, "the event")
     say, errors = _printer(), sys.stderr
-    with _cloud(arguments, {}, lambda line: print(line.text, file=errors), lambda _: None) as cloud:
+    with _cloud(arguments, {}, lambda line: print(line.text, file=errors), lambda _: None) as (cloud, _):
         invocation = cloud.submit(arguments.function, event, asynchronous=arguments.asynchronous).result()
         cloud.wait_idle()
     say(json.dumps(invocation.payload if invocation.ok else invocation.error, indent=2, ensure_ascii=False))
@@ -218,7 +221,7 @@ def _ids(arguments: argparse.Namespace, store: operations.Store, key: str) -> li
 @contextmanager
 def _cloud(
     arguments: argparse.Namespace, env: Mapping[str, str], on_log: OnLog, on_invocation: OnInvocation
-) -> Iterator[Cloud]:
+) -> Iterator[tuple[Cloud, Prepared]]:
     kind: Any = InProcessLambda if arguments.provider == "memory" else LocalLambda
     with (
         prepared(
@@ -235,7 +238,7 @@ def _cloud(
             on_invocation=on_invocation,
         ) as cloud,
     ):
-        yield cloud
+        yield cloud, ready
 
 
 def _printer() -> Callable[[str], None]:

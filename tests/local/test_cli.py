@@ -71,6 +71,20 @@ def test_a_front_door_and_its_worker_are_one_replay(
     )
 
 
+@pytest.mark.parametrize("provider", ["redis", "dynamodb", "memory"])
+def test_what_is_still_stored_waits_and_is_not_lost(
+    scenario: Any, capsys: pytest.CaptureFixture[str], provider: str
+) -> None:
+    """A failed message in its pause. That is good, but for a replay in which nothing was handled."""
+    words = [*COMMON, "--provider", provider, "--concurrency", "1"]
+    failing = step(0, "w1", do="fail")
+    assert main(["replay", scenario(failing, step(0, "x1"), function="FrontFunction"), *words]) == 0
+    closing = capsys.readouterr().out.splitlines()[-2:]
+    assert closing[0].endswith("lost 0, handled twice 0, waiting 1")
+    assert closing[1] == "waiting: w1"
+    assert main(["replay", scenario(step(0, "y1", do="fail"), function="FrontFunction"), *words]) == 1
+
+
 @pytest.mark.parametrize(
     ("steps", "told"),
     [

@@ -298,3 +298,21 @@ def test_a_message_that_was_sent_is_promised_by_the_invocation_that_sent_it() ->
     assert story([sent], str) == "sent"
     assert story([Fact(t_ms=1, fact="sent", outcome="handled")], str) == "sent before, handled"
     assert read_facts(line.replace('"key"', '"request_id": "own", "key"'), "a")[0].request_id == "own"
+
+
+def test_the_store_is_asked_for_what_no_run_has_handled() -> None:
+    """What it has still is waiting; what it knows as handled or dead was not told by a process that died."""
+    facts = [claimed(0, "a"), *(routed(1, name, "a") for name in "bcdef")]
+    states = {"m-a": "waiting", "m-b": "running", "m-c": "handled", "m-d": "dead", "m-e": None, "m-f": "waiting"}
+    asked = []
+
+    def find(key: str, message: str) -> str | None:
+        asked.append((key, message))
+        return states[message]
+
+    answers = [*(answered(name) for name in "abcde"), answered("f", accepted=False)]
+    summary = summarise(facts, answers, find)
+    assert (summary.waiting, summary.lost, summary.dead) == (("m-a", "m-b"), ("m-e",), ("m-d",))
+    assert (summary.handled_once, summary.refused) == (1, ("m-f",))
+    assert sorted(asked) == [("app/t", f"m-{name}") for name in "abcde"]
+    assert not summarise(facts[:1], answers[:1], find).good, "where everything waits, nothing was shown"

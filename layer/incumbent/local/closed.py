@@ -9,6 +9,8 @@ from incumbent import front
 from incumbent.local.template import REGION
 from incumbent.local.wire import HOST
 
+NOWHERE = f"http://{HOST}:1"  # a port on which nobody listens
+
 
 def closed(url: str) -> Mapping[str, str]:
     """The variables under which boto3 asks ``url`` alone, with credentials that open nothing.
@@ -31,14 +33,14 @@ def closed(url: str) -> Mapping[str, str]:
 
 
 @contextmanager
-def closed_process(url: str) -> Iterator[None]:
-    """Have this very process find nothing else meanwhile: of AWS, and of the settings of incumbent."""
+def closed_process(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have this very process find meanwhile what ``variables`` say, and nothing else of AWS or incumbent."""
     before = dict(os.environ)
     own = {name: value for name, value in before.items() if not name.startswith(("AWS_", "INCUMBENT_"))}
     past_proxies = {"no_proxy": ",".join(filter(None, [before.get("no_proxy") or before.get("NO_PROXY"), HOST]))}
     session = _swap_session(None)
     _forget_clients()
-    _set_environ({**own, **past_proxies, **closed(url)})
+    _set_environ({**own, **past_proxies, **variables})
     try:
         yield
     finally:

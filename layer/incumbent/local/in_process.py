@@ -102,7 +102,7 @@ class InProcessLambda:
 
     def __enter__(self) -> Self:
         self._stack.callback(self._api.stop)
-        self._stack.enter_context(closed_process(self._url))
+        self._stack.enter_context(closed_process(closed(self._url)))
         self._stack.enter_context(_restored_imports([spec.path for spec in self._functions.values()]))
         self._stack.enter_context(contextlib.redirect_stdout(_Lines(self._printed)))
         self._stack.enter_context(contextlib.redirect_stderr(_Lines(self._printed)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.local.invocations import Cloud, Invocation, LogLine
-from incumbent.local.report import Answer, Fact, Summary, read_facts, story, summarise, thread_of
+from incumbent.local.report import Answer, Fact, Find, Summary, read_facts, story, summarise, thread_of
 from incumbent.local.scenario import Scenario
 
 TRACE = {"INCUMBENT_TRACE": "1"}
@@ -79,11 +79,11 @@ class Replay:
             self._names[request_id] = f"successor-{self._successors}"
         return self._names[request_id]
 
-    def run(self, cloud: Cloud, *, cold: bool = False, timeout_ms: int = 300_000) -> Summary:
+    def run(self, cloud: Cloud, find: Find, *, cold: bool = False, timeout_ms: int = 300_000) -> Summary:
         """Send everything, wait until nothing goes on any more, and count.
 
-        ``cold`` starts with no environment ready. It waits for invocations and their retries, not for what
-        is due later in a mailbox.
+        ``find`` asks the functions' store. ``cold`` starts with no environment ready. It waits for invocations and
+        their retries, not for what is due later in a mailbox.
 
         Raises:
             ConfigurationError: the cloud has no such function; nothing was sent.
@@ -109,4 +109,4 @@ class Replay:
                 self._names[pending.request_id] = sending.id
         cloud.wait_idle(timeout_ms)
         with self._lock:
-            return summarise(self._facts, self._answers)
+            return summarise(self._facts, self._answers, find)

@@ -7,8 +7,8 @@ the answers that the callers got they decide:
   invocation;
 * an *overlap* is two runs of one key, by different owners, that share an instant;
 * a message is *handled* by each run that ended with the outcome ``handled`` and named it;
-* a message is *lost* whose invocation was answered well, but which no run handled, which was not turned away
-  in that answer, and which is not among the dead.
+* a message whose invocation was answered well, but which no run handled, which was not turned away in that
+  answer, and which is not among the dead, is *waiting* if the store has it still, and else *lost*.
 """
 
 import json
@@ -21,6 +21,9 @@ from typing import Any
 from incumbent.local.invocations import Invocation, Outcome
 
 PREFIX = "INCUMBENT "
+
+Find = Callable[[str, str], str | None]
+"""What a store says of a message, by its key and id: waiting, running, handled, dead, or None."""
 
 _MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
 _HTTP_REFUSED = 400
@@ -97,6 +100,7 @@ class Summary:
     routed: int
     owners: int
     overlaps: tuple[tuple[Run, Run], ...] = ()
+    waiting: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     handled_twice: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -106,8 +110,9 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost or handled twice, no two runs of a key overlapped, and not all was refused."""
-        return not (self.overlaps or self.lost or self.handled_twice or (self.refused and not self.handled_once))
+        """Whether nothing was lost or handled twice, no two runs of a key overlapped, and not all was put off."""
+        put_off = self.refused or self.waiting
+        return not (self.overlaps or self.lost or self.handled_twice or (put_off and not self.handled_once))
 
 
 def read_facts(line: str, request_id: str | None = None) -> list[Fact]:
@@ -125,18 +130,27 @@ def read_facts(line: str, request_id: str | None = None) -> list[Fact]:
     return facts
 
 
-def summarise(facts: Iterable[Fact], answers: Iterable[Answer]) -> Summary:
-    """Count. Of several answers to one request the last one holds (an asynchronous invocation is retried)."""
+def _nowhere(_key: str, _message_id: str) -> None:
+    return None
+
+
+def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _nowhere) -> Summary:
+    """Count. Of several answers to one request the last one holds (an asynchronous invocation is retried).
+
+    ``find`` is asked for messages that were accepted and that no fact accounts for.
+    """
     facts = sorted(facts, key=lambda fact: fact.t_ms)
     answers = list(answers)
     last = {answer.request_id: answer for answer in answers if answer.label}
     messages: dict[str, dict[str, None]] = defaultdict(dict)
+    keys: dict[str, str] = {}
     turned_away: set[str] = set()
     handled: Counter[str] = Counter()
     dead: set[str] = set()
     for fact in facts:
         if fact.fact in _MESSAGE_FACTS and fact.request_id in last:
             messages[fact.request_id].update(dict.fromkeys(_brought(fact)))
+            keys.update(dict.fromkeys(_brought(fact), fact.key))
         if fact.fact == "busy":
             turned_away.update(_brought(fact))
         if fact.fact == "run_ended" and fact.outcome == "handled":
@@ -149,13 +163,17 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer]) -> Summary:
         for message in messages.get(request_id) or {answer.label: None}:
             sent[message] = sent.get(message, False) or answer.accepted
     accounted = handled.keys() | dead | turned_away
+    stored = _asked([each for each, good in sent.items() if good and each not in accounted], keys, find)
+    handled.update(stored["handled"])  # its run's process died before it could tell
+    dead.update(stored["dead"])
     return Summary(
         sent=len(sent),
         handled_once=sum(handled[message] == 1 for message in sent),
         routed=sum(fact.fact == "routed" for fact in facts),
         owners=len({(fact.key, fact.owner) for fact in facts if fact.fact == "run_started"}),
         overlaps=overlaps(runs(facts, answers)),
-        lost=_sorted(message for message, accepted in sent.items() if accepted and message not in accounted),
+        waiting=_sorted(stored["waiting"] + stored["running"]),
+        lost=_sorted(stored[None]),
         handled_twice=_sorted(message for message, times in handled.items() if times > 1),
         refused=_sorted(message for message, accepted in sent.items() if not accepted and not handled[message]),
         turned_away=_sorted(message for message in turned_away if not handled[message]),
@@ -218,7 +236,12 @@ def summary_lines(summary: Summary) -> list[str]:
         "lost": len(summary.lost),
         "handled twice": len(summary.handled_twice),
     }
-    more = {"refused": summary.refused, "turned away": summary.turned_away, "dead": summary.dead}
+    more = {
+        "waiting": summary.waiting,
+        "refused": summary.refused,
+        "turned away": summary.turned_away,
+        "dead": summary.dead,
+    }
     counts |= {name: len(which) for name, which in more.items() if which}
     lines = [", ".join(f"{name} {count}" for name, count in counts.items())]
     for name, which in {"lost": summary.lost, "handled twice": summary.handled_twice, **more}.items():
@@ -304,6 +327,14 @@ def _told(invocation: Invocation) -> tuple[bool, str]:
     if type(status) is int:
         return status < _HTTP_REFUSED, f"HTTP {status}"
     return True, ""
+
+
+def _asked(messages: Iterable[str], keys: Mapping[str, str], find: Find) -> dict[str | None, list[str]]:
+    """The messages by what their store says of them."""
+    said: dict[str | None, list[str]] = defaultdict(list)
+    for message in messages:
+        said[find(keys[message], message) if message in keys else None].append(message)
+    return said
 
 
 def _brought(fact: Fact) -> tuple[str, ...]:

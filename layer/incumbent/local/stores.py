@@ -1,13 +1,17 @@
 """The store that functions use in a local run: started here, or the caller's own Redis."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from incumbent.contract import is_archive
+from incumbent.local.closed import NOWHERE, closed, closed_process
 from incumbent.local.template import FunctionSpec, Template
+from incumbent.providers import from_env
 from incumbent.testing.servers import DynamoDBServer, create_table, locked_moto, valkey
+from incumbent.values import MessageState
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -66,6 +70,25 @@ def prepared(
                 create_table(client, "incumbent")
                 env[_TABLE_VARIABLE] = "incumbent"
         yield Prepared(functions=functions, env=env)
+
+
+@contextmanager
+def archive(env: Mapping[str, str]) -> Iterator[Callable[[str, str], MessageState | None]]:
+    """Give what asks the store of functions with these variables for a message, by its key and id.
+
+    Raises:
+        ConfigurationError: the variables name no store.
+    """
+    provider: object = from_env(env)
+    if not is_archive(provider):
+        yield lambda _key, _message_id: None
+        return
+
+    with closed_process({**closed(NOWHERE), **env}):  # a client of boto3 is made with the first question
+        try:
+            yield provider.find
+        finally:
+            getattr(provider, "close", lambda: None)()
 
 
 def _client(server: DynamoDBServer) -> "DynamoDBClient":
