@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,22 @@ def test_scenario_of_the_page_runs(
     out = capsys.readouterr().out
     assert json.loads(scenario)["description"] in out
     assert out.splitlines()[-1].startswith("sent 5, handled once 5, ")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/local.md"])
+def test_what_is_to_be_installed_is_there(page: str) -> None:
+    """The extras are the project's, the command is one that it installs, and both pages say the same."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    text = (ROOT / page).read_text("utf-8")
+    _, _, install = text.partition("## Install\n")
+    (block, *_) = blocks("", install)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert lines[:3] == [
+        ["python3", "-m", "venv", ".venv"],
+        [".", ".venv/bin/activate"],
+        ["pip", "install", "/path/to/this/checkout[local]", "pytest"],
+    ]
+    assert set(re.findall(r"\[(\w+)\]'", text)) <= set(project["optional-dependencies"])
+    assert all(words[0] in {"python", *project["scripts"]} for words in lines[3:])
+    assert "3.11 or newer" in text
+    assert project["requires-python"] == ">=3.11"
