@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from incumbent.local.report import summary_lines
 from incumbent.local.scenario import load_json, load_scenario
 from incumbent.local.service import LocalLambda
 from incumbent.local.stores import PROVIDERS, Prepared, archive, prepared
+from incumbent.local.template import find_function
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
@@ -134,8 +134,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
         if scenario.description:
             say(f"{scenario.description} ({arguments.provider})")
-        used = [spec.environment for spec in ready.functions if {spec.logical_id, spec.name} & {*scenario.functions}]
-        with archive({**dict(ChainMap(*map(dict, used))), **ready.env, **dict(arguments.env)}) as find:
+        spec = find_function(ready.declared, scenario.functions[0])  # all of them use one store
+        with archive({**spec.environment, **ready.env, **dict(arguments.env)}) as find:
             summary = replay.run(cloud, find, cold=arguments.cold)
     say("")
     for line in summary_lines(summary):
@@ -229,9 +229,10 @@ def _cloud(
             arguments.provider,
             redis_url=arguments.redis_url,
             parameters=dict(arguments.parameter),
+            given=dict(arguments.env),
         ) as ready,
         kind(
-            ready.functions,
+            ready.declared,
             env={**QUIET, **ready.env, **env, **dict(arguments.env)},
             concurrency=arguments.concurrency,
             on_log=on_log,

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from incumbent.errors import ConfigurationError
-from incumbent.local import FunctionSpec, Template
+from incumbent.local import FunctionSpec, LocalLambda, Template
+from incumbent.local.in_process import InProcessLambda
+from incumbent.local.template import find_function
 from tests.local.conftest import PARAMETERS, TEMPLATE
 
 
@@ -118,33 +120,85 @@ def test_the_projects_own_template_can_be_read() -> None:
     [
         ("Resources: [", "is no YAML, line 1"),
         ("[1, 2]", "is no template"),
-        ("Resources: {F: {Type: AWS::Serverless::Function}}", "F: Handler must look like module.function"),
     ],
 )
 def test_what_is_no_template_is_refused(tmp_path: Path, text: str, told: str) -> None:
     """One error, which says what is wrong."""
     with pytest.raises(ConfigurationError, match=told):
-        Template.load(write(tmp_path, text)).functions()
+        Template.load(write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
     ("properties", "told"),
     [
-        ("Handler: app, CodeUri: code", "Handler must look like module.function, not 'app'"),
-        ("Handler: a.b, CodeUri: {Bucket: b}", "CodeUri must be a folder"),
-        ("Handler: a.b, CodeUri: nowhere", "CodeUri nowhere is no folder"),
-        ("Handler: a.b, CodeUri: code, Timeout: soon", "Timeout must be a whole number, not 'soon'"),
-        ("Handler: a.b, CodeUri: code, Timeout: !GetAZs x", "uses GetAZs"),
-        ("Handler: a.b, CodeUri: code, Timeout: !If [Nothing, 1, 2]", "no condition 'Nothing'"),
-        ("Handler: a.b, CodeUri: code, Timeout: !If [1]", "If cannot be resolved"),
+        ("", "F: Handler must look like module.function, not None"),
+        ("Handler: app, CodeUri: code", "F: Handler must look like module.function, not 'app'"),
+        ("Handler: a.b, CodeUri: {Bucket: b}", "F: CodeUri must be a folder"),
+        ("Handler: a.b, CodeUri: nowhere", "F: CodeUri nowhere is no folder"),
+        ("Handler: a.b, CodeUri: code, Timeout: soon", "F: Timeout must be a whole number, not 'soon'"),
+        ("Handler: a.b, CodeUri: code, Timeout: !GetAZs x", "F: Timeout: the template uses GetAZs"),
+        (
+            "Handler: a.b, CodeUri: code, Timeout: !If [Nothing, 1, 2]",
+            "Timeout: the template has no condition 'Nothing'",
+        ),
+        ("Handler: a.b, CodeUri: code, Timeout: !If [1]", "Timeout: the template's If cannot be resolved"),
         ("Handler: a.b, CodeUri: code, Timeout: !FindInMap [a, b, c]", "mapping a.b.c is not there"),
-        ("Handler: a.b, CodeUri: code, Environment: {Variables: {A: [1]}}", "variable A must be a string"),
+        (
+            "Handler: a.b, CodeUri: code, Timeout: !Ref Nope",
+            "Timeout: the template has no parameter and no resource 'Nope'",
+        ),
+        (
+            "Handler: a.b, CodeUri: code, Environment: {Variables: {A: [1]}}",
+            r"F: the variable A: it must be a string, not \[1\]",
+        ),
+        (
+            "Handler: a.b, CodeUri: code, Environment: {Variables: {A: !ImportValue x}}",
+            r"F: the variable A: the template uses ImportValue, .* \(--env A=VALUE goes before it\)",
+        ),
+        ("PackageType: Image, ImageUri: x", "F: PackageType Image is not run here, only Python from a folder"),
+        ("Handler: a.b, CodeUri: code, Runtime: nodejs20.x", r"F: nodejs20\.x is not run here, only Python"),
+        ("FunctionName: !ImportValue x", "F: its name: the template uses ImportValue"),
     ],
 )
-def test_a_function_that_cannot_run_is_named(tmp_path: Path, properties: str, told: str) -> None:
-    """One error with the function and the property."""
+def test_a_function_that_cannot_run_is_named_when_it_is_asked_for(tmp_path: Path, properties: str, told: str) -> None:
+    """One error with the function and the property; all others can be run."""
+    declared = Template.load(one_function(tmp_path, properties)).declared()
     with pytest.raises(ConfigurationError, match=told):
-        Template.load(one_function(tmp_path, properties)).functions()
+        find_function(declared, "F")
+
+
+def test_one_foreign_function_stops_no_other(tmp_path: Path) -> None:
+    """What cannot be read of the one is not looked at for the other, nor is a variable that is given."""
+    file = write(
+        tmp_path,
+        """
+        Conditions: {HasSlack: !Equals [a, b]}
+        Resources:
+          Foreign: {Type: AWS::Serverless::Function, Properties: {Runtime: nodejs20.x, Handler: a.b, CodeUri: code}}
+          Webhook: {Type: AWS::Serverless::Function, Condition: HasSlack, Properties: {Handler: a.b, CodeUri: code}}
+          F:
+            Type: AWS::Serverless::Function
+            Properties:
+              CodeUri: code
+              Handler: a.b
+              Environment:
+                Variables: {BUCKET: !ImportValue bucket, ROLE: !Ref ForeignRole, API: !Ref ServerlessHttpApi}
+        """,
+    )
+    template = Template.load(file)
+    assert template.functions() == ()
+    (spec,) = template.functions(given={"BUCKET"})
+    assert (spec.logical_id, spec.environment) == ("F", {"ROLE": "ForeignRole", "API": "ServerlessHttpApi"})
+    with pytest.raises(ConfigurationError, match=r"^Webhook is left out by its Condition HasSlack$"):
+        find_function(template.declared(), "Webhook")
+    for kind in (LocalLambda, InProcessLambda):
+        cloud: LocalLambda | InProcessLambda = kind(template.declared({"BUCKET"}))
+        with cloud:
+            cloud.check_function("F")
+            with pytest.raises(ConfigurationError, match=r"^Foreign: nodejs20\.x is not run here"):
+                cloud.submit("Foreign", {})
+    with LocalLambda.from_template(file, env={"BUCKET": "b"}) as given:
+        given.check_function("F")
 
 
 def test_a_missing_template_and_unknown_parameters_are_told(tmp_path: Path) -> None:
@@ -154,4 +208,4 @@ def test_a_missing_template_and_unknown_parameters_are_told(tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match="no parameter 'Colour'; it has Greeting, Secret, Stage"):
         Template.load(TEMPLATE, {"Colour": "red"})
     with pytest.raises(ConfigurationError, match="parameter 'Secret' has no default"):
-        Template.load(TEMPLATE).functions()
+        find_function(Template.load(TEMPLATE).declared(), "EchoFunction")

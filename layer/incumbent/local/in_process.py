@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
-from incumbent.errors import ConfigurationError
 from incumbent.local.closed import closed, closed_process
 from incumbent.local.fleet import request_id
 from incumbent.local.invocations import (
@@ -34,7 +33,7 @@ from incumbent.local.invocations import (
     ignore,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
-from incumbent.local.template import LATEST, FunctionSpec
+from incumbent.local.template import LATEST, Function, FunctionSpec, find_function
 from incumbent.local.wire import Server
 
 _ENVIRONMENT = "process"
@@ -75,7 +74,7 @@ class InProcessLambda:
 
     def __init__(
         self,
-        functions: Sequence[FunctionSpec],
+        functions: Sequence[Function],
         *,
         env: Mapping[str, str] | None = None,
         concurrency: int = 8,
@@ -84,7 +83,8 @@ class InProcessLambda:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Import nothing yet."""
-        self._functions = {spec.logical_id: spec for spec in functions}
+        self._functions = tuple(functions)
+        self._specs = [each for each in functions if isinstance(each, FunctionSpec)]
         self._env = dict(env or {})
         self._clock = clock
         self._listeners = Listeners(on_log, on_invocation)
@@ -93,8 +93,8 @@ class InProcessLambda:
         self._handlers: dict[str, Callable[[Any, Context], Any]] = {}
         self._current = threading.local()
         self._threads = {
-            logical_id: ThreadPoolExecutor(concurrency, thread_name_prefix="incumbent-environment")
-            for logical_id in self._functions
+            spec.logical_id: ThreadPoolExecutor(concurrency, thread_name_prefix="incumbent-environment")
+            for spec in self._specs
         }
         self._api = Server(InvokeApi, self)
         self._url = f"http://{self._api.address}"
@@ -103,7 +103,7 @@ class InProcessLambda:
     def __enter__(self) -> Self:
         self._stack.callback(self._api.stop)
         self._stack.enter_context(closed_process(closed(self._url)))
-        self._stack.enter_context(_restored_imports([spec.path for spec in self._functions.values()]))
+        self._stack.enter_context(_restored_imports([spec.path for spec in self._specs]))
         self._stack.enter_context(contextlib.redirect_stdout(_Lines(self._printed)))
         self._stack.enter_context(contextlib.redirect_stderr(_Lines(self._printed)))
         for threads in self._threads.values():
@@ -274,11 +274,8 @@ class InProcessLambda:
     def _find(self, function: str) -> tuple[FunctionSpec, str]:
         """The function, and the ARN that it is invoked by."""
         name, qualifier = split_function_name(function)
-        for spec in self._functions.values():
-            if name in {spec.logical_id, spec.name}:
-                return spec, spec.arn + (f":{qualifier}" if qualifier else "")
-        names = ", ".join(sorted(self._functions)) or "none"
-        raise ConfigurationError(f"the template has no function {function!r}; it has {names}")
+        spec = find_function(self._functions, name)
+        return spec, spec.arn + (f":{qualifier}" if qualifier else "")
 
     def _printed(self, text: str) -> None:
         work: tuple[str, str, list[LogLine]] | None = getattr(self._current, "work", None)

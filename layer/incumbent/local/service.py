@@ -28,7 +28,7 @@ from incumbent.local.invocations import (
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.leash import Leash
-from incumbent.local.template import FunctionSpec, Template
+from incumbent.local.template import Function, FunctionSpec, Template, find_function
 from incumbent.local.timers import Timers
 from incumbent.local.wire import Server
 
@@ -53,7 +53,7 @@ class LocalLambda:
 
     def __init__(
         self,
-        functions: Sequence[FunctionSpec],
+        functions: Sequence[Function],
         *,
         env: Mapping[str, str] | None = None,
         concurrency: int = 8,
@@ -70,7 +70,7 @@ class LocalLambda:
         """Listen for invocations; start no process before one comes.
 
         Args:
-            functions: What to run, as `Template.functions` has it.
+            functions: What to run, as `Template.functions` or `Template.declared` has it.
             env: Variables that every function gets, beside its own and before them.
             concurrency: How many environments a function has at most.
             workers_per_environment: Unless ``None``, every environment is of the kind that Managed Instances
@@ -114,6 +114,7 @@ class LocalLambda:
             leash=self._leash,
             on_log=self._printed,
         )
+        self._functions = tuple(functions)
         self._concurrency = concurrency
         self._fleets = {
             spec.logical_id: Fleet(
@@ -127,6 +128,7 @@ class LocalLambda:
                 ended=self._attempt_ended,
             )
             for spec in functions
+            if isinstance(spec, FunctionSpec)
         }
         self._api.start()
 
@@ -139,7 +141,7 @@ class LocalLambda:
         Raises:
             ConfigurationError: the template cannot be read, or an argument cannot work.
         """
-        return cls(Template.load(path, parameters).functions(), **settings)
+        return cls(Template.load(path, parameters).declared(settings.get("env") or ()), **settings)
 
     def __enter__(self) -> Self:
         return self
@@ -359,11 +361,7 @@ class LocalLambda:
 
     def _find(self, function: str) -> tuple[Fleet, str]:
         name, qualifier = split_function_name(function)
-        for fleet in self._fleets.values():
-            if name in {fleet.spec.logical_id, fleet.spec.name}:
-                return fleet, qualifier
-        names = ", ".join(sorted(self._fleets)) or "none"
-        raise ConfigurationError(f"the template has no function {name!r}; it has {names}")
+        return self._fleets[find_function(self._functions, name).logical_id], qualifier
 
 
 def _check_positive(**values: int) -> None:

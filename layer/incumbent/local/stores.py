@@ -1,6 +1,6 @@
 """The store that functions use in a local run: started here, or the caller's own Redis."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from incumbent.contract import is_archive
 from incumbent.local.closed import NOWHERE, closed, closed_process
-from incumbent.local.template import FunctionSpec, Template
+from incumbent.local.template import Function, FunctionSpec, Template
 from incumbent.providers import from_env
 from incumbent.testing.servers import DynamoDBServer, create_table, locked_moto, valkey
 from incumbent.values import MessageState
@@ -25,8 +25,13 @@ _TABLE_VARIABLE = "INCUMBENT_TABLE_NAME"
 class Prepared:
     """Functions with their store running: ``env`` is what each of them needs to find it."""
 
-    functions: tuple[FunctionSpec, ...]
+    declared: tuple[Function, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def functions(self) -> tuple[FunctionSpec, ...]:
+        """Those that can be run."""
+        return tuple(each for each in self.declared if isinstance(each, FunctionSpec))
 
 
 @contextmanager
@@ -36,40 +41,42 @@ def prepared(
     *,
     redis_url: str | None = None,
     parameters: Mapping[str, str] | None = None,
+    given: Collection[str] = (),
 ) -> Iterator[Prepared]:
     """Read the template for ``provider``, and keep its store running meanwhile.
 
     ``redis``: a Valkey of its own on a free port, unless ``redis_url`` names one. ``dynamodb``: moto behind
     one lock, with the tables that the template describes (with the provider's own, where it has none).
     The template's parameters ``Provider`` and ``RedisUrl`` are set where it has them and ``parameters`` does
-    not.
+    not. ``given`` are the variables that the functions get from elsewhere: the template's values are not read.
 
     Raises:
         ConfigurationError: the template cannot be read.
     """
-    declared = Template.load(template).parameters
+    parameter_names = Template.load(template).parameters
 
     def load(**own: str) -> Template:
-        known = {name: value for name, value in own.items() if name in declared}
+        known = {name: value for name, value in own.items() if name in parameter_names}
         return Template.load(template, {**known, **(parameters or {})})
 
-    functions = load(Provider=provider, RedisUrl="").functions()  # errors are told before a server starts
+    declared = load(Provider=provider, RedisUrl="").declared(given)  # errors are told before a server starts
     env = {"INCUMBENT_PROVIDER": provider}
     with ExitStack() as stack:
         if provider == "redis":
             url = redis_url or stack.enter_context(valkey()).url
             env["INCUMBENT_REDIS_URL"] = url
-            functions = load(Provider=provider, RedisUrl=url).functions()
+            declared = load(Provider=provider, RedisUrl=url).declared(given)
         elif provider == "dynamodb":
             moto = stack.enter_context(locked_moto())
             env |= moto.environment
             client = _client(moto)
             for table in load(Provider=provider).tables():
                 client.create_table(**table)
-            if not any(_TABLE_VARIABLE in spec.environment for spec in functions):
+            named = (_TABLE_VARIABLE in each.environment for each in declared if isinstance(each, FunctionSpec))
+            if _TABLE_VARIABLE not in given and not any(named):
                 create_table(client, "incumbent")
                 env[_TABLE_VARIABLE] = "incumbent"
-        yield Prepared(functions=functions, env=env)
+        yield Prepared(declared=declared, env=env)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Reads from a SAM template what is needed to run its functions here."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from incumbent.errors import ConfigurationError
 
@@ -26,6 +27,8 @@ _NAMES = {
     "AWS::Logs::LogGroup": "LogGroupName",
     "AWS::Serverless::Function": "FunctionName",
 }
+# What SAM adds for a whole template; the rest begins with the logical id of what it is added for.
+_ADDED_BY_SAM = frozenset({"ServerlessHttpApi", "ServerlessRestApi", "ServerlessDeploymentApplication"})
 _SUBSTITUTE = re.compile(r"\$\{(!?)([^}]+)\}")
 _MAX_RETRY_ATTEMPTS = 2
 
@@ -60,6 +63,34 @@ class FunctionSpec:
     def arn(self) -> str:
         """The ARN without a qualifier."""
         return f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotHere:
+    """A function of a template that cannot be run, and why: a whole sentence that begins with its logical id."""
+
+    logical_id: str
+    name: str
+    why: str
+
+
+Function: TypeAlias = FunctionSpec | NotHere
+
+
+def find_function(functions: Iterable[Function], name: str) -> FunctionSpec:
+    """Return the function of that logical id or name.
+
+    Raises:
+        ConfigurationError: there is none, or it cannot be run; the text says why.
+    """
+    functions = list(functions)
+    for function in functions:
+        if name in {function.logical_id, function.name}:
+            if isinstance(function, NotHere):
+                raise ConfigurationError(function.why)
+            return function
+    names = ", ".join(sorted(each.logical_id for each in functions)) or "none"
+    raise ConfigurationError(f"the template has no function {name!r}; it has {names}")
 
 
 class Template:
@@ -105,77 +136,109 @@ class Template:
         """The names of the parameters that the template declares."""
         return self._declared
 
-    def functions(self) -> tuple[FunctionSpec, ...]:
-        """Return every function of the template whose condition holds."""
+    def functions(self, given: Collection[str] = ()) -> tuple[FunctionSpec, ...]:
+        """Return every function of the template that can be run here, as `declared` reads them."""
+        return tuple(each for each in self.declared(given) if isinstance(each, FunctionSpec))
+
+    def declared(self, given: Collection[str] = ()) -> tuple[Function, ...]:
+        """Return every function of the template; of one that cannot be run here, why.
+
+        ``given`` are the variables that its user sets: what the template says of them is not read.
+        """
         return tuple(
-            self._function(logical_id, resource) for logical_id, resource in self._active("AWS::Serverless::Function")
+            self._function(logical_id, resource, given)
+            for logical_id, resource in self._resources.items()
+            if isinstance(resource, dict) and resource.get("Type") == "AWS::Serverless::Function"
         )
 
     def tables(self) -> tuple[dict[str, Any], ...]:
         """Return, for every DynamoDB table whose condition holds, the arguments of ``create_table``."""
         kept = ("AttributeDefinitions", "BillingMode", "GlobalSecondaryIndexes", "KeySchema", "LocalSecondaryIndexes")
         tables = []
-        for logical_id, resource in self._active("AWS::DynamoDB::Table"):
-            properties = self._resolve(resource.get("Properties") or {})
-            tables.append(
-                {"TableName": self._name_of(logical_id)}
-                | {name: properties[name] for name in kept if name in properties}
-            )
+        for logical_id, resource in self._resources.items():
+            if isinstance(resource, dict) and resource.get("Type") == "AWS::DynamoDB::Table" and self._is_in(resource):
+                own = resource.get("Properties") or {}
+                properties = self._resolve({name: own[name] for name in kept if name in own})
+                tables.append({"TableName": self._name_of(logical_id), **properties})
         return tuple(tables)
 
-    def _active(self, kind: str) -> list[tuple[str, Mapping[str, Any]]]:
-        return [
-            (logical_id, resource)
-            for logical_id, resource in self._resources.items()
-            if isinstance(resource, dict)
-            and resource.get("Type") == kind
-            and ("Condition" not in resource or self._holds(resource["Condition"]))
-        ]
+    def _is_in(self, resource: Mapping[str, Any]) -> bool:
+        return "Condition" not in resource or self._holds(resource["Condition"])
 
-    def _function(self, logical_id: str, resource: Mapping[str, Any]) -> FunctionSpec:
+    def _function(self, logical_id: str, resource: Mapping[str, Any], given: Collection[str]) -> Function:
+        name = logical_id
+        try:
+            name = self._name_of(logical_id)
+            if not self._is_in(resource):
+                return NotHere(
+                    logical_id=logical_id,
+                    name=name,
+                    why=f"{logical_id} is left out by its Condition {resource['Condition']}",
+                )
+            return self._spec(logical_id, name, resource, given)
+        except ConfigurationError as error:
+            return NotHere(logical_id=logical_id, name=name, why=f"{logical_id}: {error}")
+
+    def _spec(
+        self, logical_id: str, function_name: str, resource: Mapping[str, Any], given: Collection[str]
+    ) -> FunctionSpec:
         own: Mapping[str, Any] = resource.get("Properties") or {}
         common: Mapping[str, Any] = (self._document.get("Globals") or {}).get("Function") or {}
 
         def one(name: str, default: Any = None) -> Any:
-            value = self._resolve(own.get(name, common.get(name, default)))
+            with _naming(name):
+                value = self._resolve(own.get(name, common.get(name, default)))
             return default if value is _NO_VALUE else value
 
+        runtime = one("Runtime")
+        if one("PackageType") == "Image":
+            raise ConfigurationError("PackageType Image is not run here, only Python from a folder")
+        if runtime is not None and not str(runtime).startswith("python"):
+            raise ConfigurationError(f"{runtime} is not run here, only Python")
         handler, code_uri = one("Handler"), one("CodeUri")
         if not isinstance(handler, str) or "." not in handler:
-            raise ConfigurationError(f"{logical_id}: Handler must look like module.function, not {handler!r}")
+            raise ConfigurationError(f"Handler must look like module.function, not {handler!r}")
         if not isinstance(code_uri, str):
-            raise ConfigurationError(f"{logical_id}: CodeUri must be a folder, not {code_uri!r}")
+            raise ConfigurationError(f"CodeUri must be a folder, not {code_uri!r}")
         code = self._folder / code_uri
         if not code.is_dir():
-            raise ConfigurationError(f"{logical_id}: CodeUri {code_uri} is no folder beside the template")
+            raise ConfigurationError(f"CodeUri {code_uri} is no folder beside the template")
         return FunctionSpec(
             logical_id=logical_id,
-            name=self._name_of(logical_id),
+            name=function_name,
             handler=handler,
             code=code.resolve(),
-            path=(code.resolve(), *self._layers(logical_id, common, own)),
-            runtime=one("Runtime"),
-            timeout_ms=_whole(logical_id, "Timeout", one("Timeout", 3)) * 1_000,
-            memory_mb=_whole(logical_id, "MemorySize", one("MemorySize", 128)),
-            environment=self._variables(logical_id, common, own),
+            path=(code.resolve(), *self._layers(common, own)),
+            runtime=runtime,
+            timeout_ms=_whole("Timeout", one("Timeout", 3)) * 1_000,
+            memory_mb=_whole("MemorySize", one("MemorySize", 128)),
+            environment=self._variables(given, common, own),
             max_retry_attempts=_whole(
-                logical_id,
                 "MaximumRetryAttempts",
                 (one("EventInvokeConfig") or {}).get("MaximumRetryAttempts", _MAX_RETRY_ATTEMPTS),
             ),
         )
 
-    def _variables(self, logical_id: str, *sources: Mapping[str, Any]) -> dict[str, str]:
-        variables: dict[str, str] = {}
+    def _variables(self, given: Collection[str], *sources: Mapping[str, Any]) -> dict[str, str]:
+        unread: dict[str, Any] = {}
         for source in sources:  # a function's own variables come after Globals'
-            resolved = self._resolve(((source.get("Environment") or {}).get("Variables")) or {})
-            for name, value in resolved.items():
+            with _naming("Environment"):
+                environment = self._opened(source.get("Environment"))
+                variables = self._opened(environment.get("Variables")) if isinstance(environment, dict) else None
+            unread |= variables if isinstance(variables, dict) else {}
+        found: dict[str, str] = {}
+        for name, raw in unread.items():
+            if name in given:
+                continue
+            with _naming(f"the variable {name}", f"--env {name}=VALUE goes before it"):
+                value = self._resolve(raw)
                 if isinstance(value, (dict, list)):
-                    raise ConfigurationError(f"{logical_id}: the variable {name} must be a string: {value!r}")
-                variables[name] = str(value).lower() if isinstance(value, bool) else str(value)
-        return variables
+                    raise ConfigurationError(f"it must be a string, not {value!r}")
+            if value is not _NO_VALUE:
+                found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        return found
 
-    def _layers(self, logical_id: str, *sources: Mapping[str, Any]) -> tuple[Path, ...]:
+    def _layers(self, *sources: Mapping[str, Any]) -> tuple[Path, ...]:
         folders = []
         for source in sources:
             for layer in source.get("Layers") or []:
@@ -184,9 +247,10 @@ class Template:
                 resource = self._resources.get(name) if isinstance(name, str) else None
                 if not isinstance(resource, dict) or resource.get("Type") != "AWS::Serverless::LayerVersion":
                     continue
-                content = self._folder / str(self._resolve(resource["Properties"]["ContentUri"]))
+                with _naming(f"the layer {name}"):
+                    content = self._folder / str(self._resolve(resource["Properties"]["ContentUri"]))
                 if not content.is_dir():
-                    raise ConfigurationError(f"{logical_id}: the layer {name} has no folder {content.name}")
+                    raise ConfigurationError(f"the layer {name} has no folder {content.name}")
                 # A built layer has its packages in python/, as Lambda wants it; a source folder as they are.
                 built = content / "python"
                 folders.append((built if built.is_dir() else content).resolve())
@@ -195,7 +259,8 @@ class Template:
     def _name_of(self, logical_id: str) -> str:
         resource = self._resources[logical_id]
         given = (resource.get("Properties") or {}).get(_NAMES.get(resource.get("Type"), ""))
-        name = self._resolve(given) if given is not None else _NO_VALUE
+        with _naming("its name"):
+            name = self._resolve(given) if given is not None else _NO_VALUE
         return name if isinstance(name, str) else logical_id
 
     def _holds(self, name: str) -> bool:
@@ -204,20 +269,23 @@ class Template:
             raise ConfigurationError(f"the template has no condition {name!r}")
         return self._resolve(conditions[name]) is True
 
+    def _opened(self, value: Any) -> Any:
+        """The value, resolved if it is itself an If or the like; what stands in it is not."""
+        return self._resolve(value) if isinstance(value, dict) and _is_intrinsic(value) else value
+
     def _resolve(self, value: Any) -> Any:
         if isinstance(value, list):
             items = (self._resolve(item) for item in value)
             return [item for item in items if item is not _NO_VALUE]
         if not isinstance(value, dict):
             return value
-        if len(value) == 1:
-            name, argument = next(iter(value.items()))
-            if name == "Ref" or name.startswith("Fn::") or (name == "Condition" and isinstance(argument, str)):
-                try:
-                    return self._intrinsic(name, argument)
-                except (TypeError, ValueError, IndexError) as cause:
-                    short = name.removeprefix("Fn::")
-                    raise ConfigurationError(f"the template's {short} cannot be resolved: {argument!r}") from cause
+        if _is_intrinsic(value):
+            ((name, argument),) = value.items()
+            try:
+                return self._intrinsic(name, argument)
+            except (TypeError, ValueError, IndexError) as cause:
+                short = name.removeprefix("Fn::")
+                raise ConfigurationError(f"the template's {short} cannot be resolved: {argument!r}") from cause
         resolved = {name: self._resolve(item) for name, item in value.items()}
         return {name: item for name, item in resolved.items() if item is not _NO_VALUE}
 
@@ -265,11 +333,15 @@ class Template:
         if name in self._parameters:
             return self._parameters[name]
         if name in self._declared:
-            raise ConfigurationError(f"the template's parameter {name!r} has no default: give it a value")
+            raise ConfigurationError(
+                f"the template's parameter {name!r} has no default: give it a value (--parameter {name}=VALUE)"
+            )
         if name in self._resources:
             return self._name_of(name)
-        # What SAM makes by itself (ServerlessHttpApi and the like) is not in the file.
-        return str(name)
+        # What SAM makes by itself, such as ServerlessHttpApi or a function's role, is not in the file.
+        if name in _ADDED_BY_SAM or any(str(name).startswith(known) for known in self._resources):
+            return str(name)
+        raise ConfigurationError(f"the template has no parameter and no resource {name!r}")
 
     def _get_att(self, argument: Any) -> str:
         logical_id, attribute = argument.split(".", 1) if isinstance(argument, str) else argument
@@ -336,11 +408,27 @@ def _parse(text: str, file: Path) -> Any:
         loader.dispose()
 
 
-def _whole(logical_id: str, name: str, value: Any) -> int:
+@contextmanager
+def _naming(what: str, advice: str = "") -> Iterator[None]:
+    """Say of which property an error is."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{what}: {error}" + (f" ({advice})" if advice else "")) from error
+
+
+def _is_intrinsic(value: Mapping[str, Any]) -> bool:
+    if len(value) != 1:
+        return False
+    ((name, argument),) = value.items()
+    return name == "Ref" or name.startswith("Fn::") or (name == "Condition" and isinstance(argument, str))
+
+
+def _whole(name: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError) as cause:
-        raise ConfigurationError(f"{logical_id}: {name} must be a whole number, not {value!r}") from cause
+        raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from cause
 
 
 def _names(values: Sequence[str] | Mapping[str, Any]) -> str:
