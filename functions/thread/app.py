@@ -20,8 +20,8 @@ def handler(event: dict[str, Any], context: object, *, lease: Lease) -> Any:
     Whoever posts while this runs is answered "accepted" at once, and its message is in the next ``take()``.
 
     A message may come a second time, when an owner died before it could report it as handled. The transcript
-    knows it then, and it is not asked twice; the model's answer is thus written at least once, and never by an
-    owner that another one has followed.
+    knows it then, as long as it keeps that turn, and it is not asked twice; the model's answer is thus written at
+    least once, and never by an owner that another one has followed.
     """
     if not any(text_of(message) for message in lease.messages):
         return reply(400, error="a message needs a text")

@@ -4,19 +4,24 @@ The fence of a lease grows with each grant of a key. A transcript keeps the high
 takes nothing from a lower one. Loading counts as seeing: from the moment that an owner has read a transcript,
 no earlier owner, however late its request arrives, can change what was read.
 
-Transcripts stay until somebody deletes them.
+Transcripts stay until somebody deletes them, but not all of a long one: see ``KEEP_BYTES``.
 """
 
 import json
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-# The oldest turns go when there are more: an item of DynamoDB holds 400 KB.
-KEEP_TURNS = 200
+# When there are more bytes of UTF-8, the oldest turns go. It is half of what an item of DynamoDB holds, since moto counts
+# what is there together with what replaces it. All of it goes to the model with each question: one that reads less
+# wants a smaller number.
+KEEP_BYTES = 200_000
+TURN_BYTES = KEEP_BYTES // 2 - 2  # of one turn with its comma, so that an answer never drives its question out
+CUT = " [cut off here]"
 
 
 class StaleOwner(Exception):
@@ -153,7 +158,33 @@ def transcripts_from_env() -> Transcripts:
 
 
 def _dump(turns: Sequence[Turn]) -> str:
-    return json.dumps([asdict(turn) for turn in turns[-KEEP_TURNS:]], ensure_ascii=False)
+    """Write the newest turns, as many as there is room for."""
+    kept: list[Turn] = []
+    room = KEEP_BYTES
+    for turn in map(_shortened, reversed(turns)):
+        room -= _size(turn) + len(", ")
+        if room < 0:
+            break
+        kept.append(turn)
+    return _json([asdict(turn) for turn in reversed(kept)])
+
+
+def _shortened(turn: Turn) -> Turn:
+    """Return the turn, or as much of its beginning as one turn may have, and a mark."""
+    if _size(turn) <= TURN_BYTES:
+        return turn
+    cuts = range(len(turn.text))
+    fit = bisect_right(cuts, TURN_BYTES, key=lambda cut: _size(replace(turn, text=turn.text[:cut] + CUT)))
+    return replace(turn, text=turn.text[: max(0, fit - 1)] + CUT)
+
+
+def _size(turn: Turn) -> int:
+    return len(_json(asdict(turn)).encode())
+
+
+def _json(value: Any) -> str:
+    """Write JSON in UTF-8, which has no halves of a character: JSON's own escapes may have brought some."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def _parse(stored: str | bytes) -> list[Turn]:

@@ -1,7 +1,9 @@
 """A transcript takes nothing from an owner that another one has followed, wherever it is kept."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
@@ -86,7 +88,7 @@ def thread(request: pytest.FixtureRequest) -> str:
 
 def said(transcript: ModuleType, *texts: str) -> list[Any]:
     """Return turns of a user."""
-    return [transcript.Turn(role="user", text=text, message_id=f"id of {text}") for text in texts]
+    return [transcript.Turn(role="user", text=text, message_id=f"id of {text[:9]}") for text in texts]
 
 
 # Two owners, the later one with the higher fence, as far apart as a store's microseconds put them.
@@ -147,11 +149,44 @@ def test_threads_do_not_meet(transcripts: Any, transcript: ModuleType, thread: s
     assert transcripts.load(f"{thread}2", fence=EARLIER) == []
 
 
-def test_oldest_turns_go_first(transcripts: Any, transcript: ModuleType, thread: str) -> None:
-    """A transcript stays below an item's size by keeping the last turns."""
-    turns = said(transcript, *(str(n) for n in range(transcript.KEEP_TURNS + 1)))
+def item_bytes(transcripts: Any, thread: str) -> int:
+    """How large DynamoDB counts a thread's item: the bytes of its names and values."""
+    item = transcripts.client.get_item(TableName=transcripts.table_name, Key={"thread": {"S": thread}})["Item"]
+    return sum(len(name.encode()) + len(str(*value.values()).encode()) for name, value in item.items())
+
+
+def test_long_thread_goes_on_by_its_newest_turns(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """120 turns of 5 KB and one of 390 KB are saved as they come: whole turns go, the oldest first."""
+    texts = [f"{n:03}{'é' * 2_500}" for n in range(120)]
+    texts[60:60] = ["x" * 390_000]
+    turns: list[Any] = []
+    for fence, turn in enumerate(said(transcript, *texts), EARLIER):
+        turns = [*transcripts.load(thread, fence=fence), turn]
+        transcripts.save(thread, turns, fence=fence)
+        if hasattr(transcripts, "table_name"):
+            assert item_bytes(transcripts, thread) < 400 * 1024
+    assert len(turns) > 35
+    assert turns == said(transcript, *texts)[-len(turns) :]
+
+
+@pytest.mark.parametrize("text", ["x" * 390_000, "🙂" * 100_000, "\x01" * 390_000, "x" * 90_000 + "\x01" * 390_000])
+def test_turn_that_is_too_large_is_shortened(transcripts: Any, transcript: ModuleType, thread: str, text: str) -> None:
+    """Its beginning stays, and a mark that says that there was more; so question and answer are both kept."""
+    turns = [*said(transcript, "before", text), transcript.Turn(role="assistant", text=text)]
     transcripts.save(thread, turns, fence=EARLIER)
-    assert transcripts.load(thread, fence=EARLIER) == turns[1:]
+    asked, answered = transcripts.load(thread, fence=EARLIER)
+    assert (asked.message_id, asked.role, answered.role) == (turns[1].message_id, "user", "assistant")
+    for kept in (asked, answered):
+        assert kept.text.endswith(transcript.CUT)
+        assert text.startswith(kept.text.removesuffix(transcript.CUT))
+        size = len(json.dumps(asdict(kept), ensure_ascii=False).encode())
+        assert transcript.TURN_BYTES - 10 < size <= transcript.TURN_BYTES
+
+
+def test_text_that_is_no_utf_8_is_kept_as_far_as_it_is(transcripts: Any, transcript: ModuleType, thread: str) -> None:
+    """Half a character from JSON's escapes would be refused by a store, each time that the thread is saved."""
+    transcripts.save(thread, [transcript.Turn(role="user", text="a\ud83d")], fence=EARLIER)
+    assert [turn.text for turn in transcripts.load(thread, fence=EARLIER)] == ["a?"]
 
 
 def test_leases_without_a_place_for_transcripts_are_refused(
