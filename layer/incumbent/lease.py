@@ -36,6 +36,9 @@ DEFERRED: Final = Deferred()
 class Lease:
     """One run's hold of a key.
 
+    ``key`` is the user's, without its keyspace; ``owner`` names this run; ``fence`` grows with every grant of the key
+    (0 from a provider that has none); ``messages`` is what the run was started for, oldest first.
+
     It is safe to use from any thread of the run. It is worth nothing after the handler returned.
 
     Not promised: that no other run exists while ``stop`` is ``None``. A paused process may look too late, so give
