@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-# When there are more bytes of UTF-8, the oldest turns go. It is half of what an item of DynamoDB holds, since moto counts
-# what is there together with what replaces it. All of it goes to the model with each question: one that reads less
-# wants a smaller number.
+# When there are more bytes of UTF-8, the oldest turns go. It is half of what an item of DynamoDB holds, since moto
+# counts what is there together with what replaces it. All of it goes to the model with each question: one that reads
+# less wants a smaller number.
 KEEP_BYTES = 200_000
 TURN_BYTES = KEEP_BYTES // 2 - 2  # of one turn with its comma, so that an answer never drives its question out
 CUT = " [cut off here]"
