@@ -43,6 +43,8 @@ def list_letters(store: Store, say: Say, *, key: str | None, keyspace: str | Non
     if not as_json:
         more = len(letters) > limit
         say(f"the first {limit} dead letters; --limit shows more" if more else f"{_count(len(letters), 'dead letter')}")
+        if key is not None and not letters and (hint := _hint(key)):
+            say(hint)
 
 
 def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
@@ -58,14 +60,13 @@ def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
 def redrive(
     store: Store, say: Say, *, key: str, message_ids: Sequence[str], target: str | None, make_waker: Callable[[], Waker]
 ) -> bool:
-    """Put dead letters back and wake who runs them; whether all were there.
+    """Put dead letters back and wake who runs them; whether all were there and somebody is to run them.
 
     ``target`` is whom to wake; unless given, whoever is recorded with the key.
     """
     back = [each for each in message_ids if _done(store.redrive, say, key, each, "is back in the mailbox of")]
-    if back:
-        say(_start(store, key, target, make_waker))
-    return len(back) == len(message_ids)
+    started = not back or _start(store, say, key, target, make_waker)
+    return started and len(back) == len(message_ids)
 
 
 def purge(store: Store, say: Say, *, key: str, message_ids: Sequence[str]) -> bool:
@@ -117,20 +118,24 @@ def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, w
     return done
 
 
-def _start(store: Store, key: str, target: str | None, make_waker: Callable[[], Waker]) -> str:
-    """Wake whoever is to run what was put back; say who will."""
+def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Callable[[], Waker]) -> bool:
+    """Wake whoever is to run what was put back; say who will, and whether somebody does."""
     owner = store.get_lease_owner(key)
     if owner is not None:
-        return f"{owner} owns the key, and runs it next"
+        say(f"{owner} owns the key, and runs it next")
+        return True
     later = "the next message of the key, or the sweeper, starts it"
     known = target or next((each.target for each in store.orphans(EVERYTHING) if each.key == key), None)
     if not known:
-        return f"nobody was woken, since no target is known (--target names one): {later}"
+        say(f"nobody was woken, since no target is known (--target names one): {later}")
+        return False
     try:
         make_waker()(Wake(key=key, ticket=None, target=known))
     except Exception as error:  # noqa: BLE001 - it is back already, and that is what has to be told
-        return f"{known} could not be woken ({type(error).__name__}: {error}): {later}"
-    return f"woke {known}"
+        say(f"{known} could not be woken ({type(error).__name__}: {error}): {later}")
+        return False
+    say(f"woke {known}")
+    return True
 
 
 def _object(letter: DeadLetter) -> dict[str, object]:
@@ -147,7 +152,15 @@ def _object(letter: DeadLetter) -> dict[str, object]:
 
 
 def _none(key: str, message_id: str) -> str:
-    return f"{key} has no dead letter {message_id}"
+    hint = _hint(key)
+    return f"{key} has no dead letter {message_id}" + (f": {hint}" if hint else "")
+
+
+def _hint(key: str) -> str:
+    """What may be wrong with a key that was not found."""
+    if "/" in key:
+        return ""
+    return f"a key is given with its keyspace in front, such as my-worker/{key}, or with --keyspace my-worker"
 
 
 def _when(at_ms: int) -> str:

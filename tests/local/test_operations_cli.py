@@ -1,6 +1,7 @@
 """``incumbent dead`` and ``incumbent sweep`` as somebody at a terminal meets them, on Valkey and on moto."""
 
 import json
+import os
 import uuid
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from incumbent import Message, Origin, Policy
 from incumbent.cli import main
 from incumbent.operations import Store, store_of
 from incumbent.providers import from_env
+from incumbent.providers.redis import RedisProvider
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
 
 TTL_MS = 30_000
@@ -74,12 +76,16 @@ def test_dead_letters_are_listed_shown_and_purged(letters: Store, run: Run) -> N
     assert run("dead", "show", "orders/a", "m2") == (1, ["orders/a has no dead letter m2"])
     assert run("dead", "purge", "orders/a", "--all") == (0, ["m1 is gone from the dead letters of orders/a"])
     assert run("dead", "ls", "orders/a") == (0, ["0 dead letters"])
+    hint = "a key is given with its keyspace in front, such as my-worker/a, or with --keyspace my-worker"
+    assert run("dead", "ls", "a") == (0, ["0 dead letters", hint])
+    assert run("dead", "show", "a", "m1") == (1, [f"a has no dead letter m1: {hint}"])
+    assert run("dead", "ls", "a", "--json") == (0, [])
 
 
 def test_dead_letters_are_redriven(letters: Store, run: Run) -> None:
     """All of a key; what is not there is an error."""
     code, lines = run("dead", "redrive", "orders/a", "--all")
-    assert code == 0
+    assert code == 1  # as of a sweep that could not wake
     assert lines[:2] == ["m1 is back in the mailbox of orders/a", "m2 is back in the mailbox of orders/a"]
     assert lines[2].startswith("nobody was woken, since no target is known")
     assert [message.id for message in letters.peek("orders/a")] == ["m1", "m2"]
@@ -95,6 +101,24 @@ def test_orphans_are_looked_at(letters: Store, run: Run) -> None:
     code, lines = run("sweep")
     assert code == 1
     assert lines[-1] == "1 orphan: 1 without a target"
+
+
+@pytest.mark.parametrize("words", [("dead", "redrive", "orders/a", "--all", "--target", "orders:live"), ("sweep",)])
+def test_a_wake_without_a_region_is_told_in_a_line(
+    letters: Store, run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Both commands say what to set, and exit with the same code."""
+    assert letters.redrive("orders/a", "m1")
+    letters.claim(  # leaves a target behind
+        "orders/a", "o4", TTL_MS, Message(id="m9", event={}), origin=Origin(keyspace="orders", target="orders:live")
+    )
+    letters.release_lease("orders/a", "o4")
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    code, lines = run(*words)
+    assert code == (1 if isinstance(letters, RedisProvider) else 2)  # DynamoDB needs it for its own client
+    assert "set AWS_REGION" in "".join(lines)
 
 
 @pytest.mark.parametrize(
