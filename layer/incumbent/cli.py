@@ -35,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: all went well. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter was
-    not there, or an orphan could not be woken. 2: it could not be tried; one line on standard error says why. 130:
+    not there, or nobody could be woken. 2: it could not be tried; one line on standard error says why. 130:
     interrupted.
     """
     arguments = _parser().parse_args(words)
@@ -119,11 +119,22 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
-    parser.add_argument("--provider", choices=PROVIDERS, default="redis")
+    parser.add_argument("--provider", choices=PROVIDERS, default="redis", help="where leases and mailboxes are (redis)")
     parser.add_argument("--redis-url", metavar="URL", help="a Redis of yours, in place of an embedded Valkey")
-    parser.add_argument("--template", type=Path, default=Path("template.yaml"), metavar="FILE")
-    parser.add_argument("--concurrency", type=_positive, default=concurrency, metavar="N", help="processes a function")
-    for option, what in (("--parameter", "a parameter of the template"), ("--env", "a variable of the functions")):
+    parser.add_argument(
+        "--template", type=Path, default=Path("template.yaml"), metavar="FILE", help="a SAM template (template.yaml)"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=_positive,
+        default=concurrency,
+        metavar="N",
+        help=f"how many environments each function has at most ({concurrency})",
+    )
+    for option, what in (
+        ("--parameter", "set a parameter of the template"),
+        ("--env", "set a variable in every function, in place of the template's"),
+    ):
         parser.add_argument(option, type=_pair, action="append", default=[], metavar="NAME=VALUE", help=what)
 
 
@@ -138,7 +149,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         with archive({**spec.environment, **ready.env, **dict(arguments.env)}) as find:
             summary = replay.run(cloud, find, cold=arguments.cold)
     say("")
-    for line in summary_lines(summary):
+    for line in summary_lines(summary, replay.name):
         say(line)
     return GOOD if summary.good else BAD
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def test_what_is_still_stored_waits_and_is_not_lost(
     [
         ([step(0, "a1", without="run_ended"), step(80, "a2")], "lost: a1"),
         ([step(0, "a1", twice=True)], "handled twice: a1"),
-        ([step(0, "a1", ms=120), step(30, "a2", ms=10)], "overlap: a: "),
+        ([step(0, "a1", ms=120), step(30, "a2", ms=10)], "overlap: a: step-a1 with step-a2"),
     ],
 )
 def test_a_replay_that_finds_a_fault_says_which_and_exits_1(
@@ -258,3 +259,27 @@ def test_metrics_are_shown_on_request(
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"batchItemFailures": []}
     assert ("CloudWatchMetrics" in printed.err) is shown
+
+
+def test_an_invocation_of_two_threads_keeps_to_its_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first one is named, the others are counted."""
+    file = tmp_path / "batch.json"
+    event = str(ROOT / "events" / "sqs-standard.json")
+    file.write_text(json.dumps({"function": "OrdersFunction", "event": event, "steps": [{"at_ms": 0, "id": "batch"}]}))
+    words = ["--template", str(ROOT / "template.yaml"), "--provider", "redis", "--concurrency", "1"]
+    main(["replay", str(file), *words])
+    head, *lines = [line for line in capsys.readouterr().out.splitlines() if line][1:]
+    line = next(line for line in [head, *lines] if " batch " in line)
+    assert re.match(r" *\d+ ms  \S+ \+1 +batch", line)
+    assert line.index(" batch ") == len("     time  thread          ") - 1
+
+
+@pytest.mark.parametrize("command", ["replay", "invoke"])
+def test_every_option_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """None stands there by its name alone."""
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    _, _, options = capsys.readouterr().out.partition("options:")
+    said = re.split(r"\n  (?=-)", options)[1:]
+    assert len(said) >= 8
+    assert [each for each in said if not re.search(r"  +[a-z]", each)] == []

@@ -151,7 +151,18 @@ def test_two_owners_that_run_at_once_overlap() -> None:
     summary = summarise(facts, GOOD_ANSWERS)
     assert not summary.good
     assert [(first.owner, second.owner) for first, second in summary.overlaps] == [("a.x", "b.x")]
-    assert "overlap: t: a.x still ran when b.x began" in summary_lines(summary)
+    assert "overlap: t: a with b" in summary_lines(summary)
+
+
+def test_overlaps_are_told_in_a_line_a_key_by_the_names_of_invocations() -> None:
+    """However many pairs there are; an owner's own name is long and random."""
+    facts = [fact for name in "abc" for fact in ran(0, 5, f"{name}.x", [])]
+    facts += [fact for name in "ab" for fact in ran(0, 5, f"{name}.x", [], key="app/u")]
+    told = summary_lines(summarise(facts, []), {"a": "step-1", "b": "step-2", "c": "successor-1"}.__getitem__)
+    assert told[-2:] == [
+        "overlap: t: step-1 with step-2, step-1 with successor-1, step-2 with successor-1",
+        "overlap: u: step-1 with step-2",
+    ]
 
 
 def test_runs_that_touch_do_not_overlap_nor_do_those_of_other_keys() -> None:

@@ -58,21 +58,21 @@ class Replay:
         with self._lock:
             self._answers.append(answer)
             facts = self._untold.pop(invocation.request_id, [])
-            name = self._name(invocation.request_id)
-            keys = dict.fromkeys(thread_of(fact.key) for fact in facts if fact.key)
+            name = self.name(invocation.request_id)
+            first, *others = dict.fromkeys(thread_of(fact.key) for fact in facts if fact.key) or ["-"]
             own = [fact.message_id for fact in facts if fact.message_id]
-            what = " · ".join(part for part in (story(facts, self._name), answer.told) if part)
+            what = " · ".join(part for part in (story(facts, self.name), answer.told) if part)
             self._say(
                 _COLUMNS.format(
                     f"{invocation.ended_at_ms - self._started_at_ms} ms",
-                    ", ".join(keys) or "-",
+                    f"{first} +{len(others)}" if others else first,
                     name if invocation.attempt == 1 else f"{name} again",
                     own[0] if own else "-",
                     what or "nothing to tell",
                 )
             )
 
-    def _name(self, request_id: str) -> str:
+    def name(self, request_id: str) -> str:
         """Whoever is not of the scenario was woken by somebody, and gets a number when it is first heard of."""
         if request_id not in self._names:
             self._successors += 1

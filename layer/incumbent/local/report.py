@@ -225,8 +225,11 @@ def thread_of(key: str) -> str:
     return own if slash else key
 
 
-def summary_lines(summary: Summary) -> list[str]:
-    """Return the closing lines: the counts, and whatever is wrong by name."""
+def summary_lines(summary: Summary, name: Callable[[str], str] = str) -> list[str]:
+    """Return the closing lines: the counts, and whatever is wrong by name.
+
+    ``name`` tells what a request id is called.
+    """
     counts = {
         "sent": summary.sent,
         "handled once": summary.handled_once,
@@ -242,17 +245,17 @@ def summary_lines(summary: Summary) -> list[str]:
         "turned away": summary.turned_away,
         "dead": summary.dead,
     }
-    counts |= {name: len(which) for name, which in more.items() if which}
-    lines = [", ".join(f"{name} {count}" for name, count in counts.items())]
-    for name, which in {"lost": summary.lost, "handled twice": summary.handled_twice, **more}.items():
+    counts |= {what: len(which) for what, which in more.items() if which}
+    lines = [", ".join(f"{what} {count}" for what, count in counts.items())]
+    for what, which in {"lost": summary.lost, "handled twice": summary.handled_twice, **more}.items():
         if which:
-            lines.append(f"{name}: {_some(which)}")
+            lines.append(f"{what}: {_some(which)}")
     if summary.untraced:
         lines.append(f"without any trace, so perhaps without @leased: {_some(summary.untraced)}")
-    lines += [
-        f"overlap: {thread_of(first.key)}: {first.owner} still ran when {second.owner} began"
-        for first, second in summary.overlaps
-    ]
+    pairs: dict[str, list[str]] = defaultdict(list)
+    for first, second in summary.overlaps:
+        pairs[first.key].append(" with ".join(name(run.owner.rpartition(".")[0]) for run in (first, second)))
+    lines += [f"overlap: {thread_of(key)}: {_some(tuple(each))}" for key, each in pairs.items()]
     return lines
 
 
