@@ -1,4 +1,8 @@
-"""What became of each order, written under a fence: a stale owner changes nothing, and no update counts twice."""
+"""What became of each order, written under a fence: a stale owner changes nothing, and no update counts twice.
+
+An order is the sum of its updates, so none of them is dropped: one for which there is no room is refused, and ends as a
+dead letter. If your orders have more than a few hundred updates, keep what they come to instead.
+"""
 
 import json
 import os
@@ -8,6 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 MESSAGE = "message:"  # before the id, in the names under which updates are kept
+# Of an order's updates and their names, in UTF-8: an item of DynamoDB holds 400 KiB, and has a key and a fence besides.
+MAX_BYTES = 350_000
 
 
 class StaleOwner(Exception):
@@ -17,11 +23,22 @@ class StaleOwner(Exception):
         super().__init__(f"order {order_id!r} has been changed by an owner later than fence {fence}")
 
 
+class OrderFull(Exception):
+    """There is no room for the update; nothing was written."""
+
+    def __init__(self, order_id: str, size: int) -> None:
+        self.order_id = order_id
+        super().__init__(
+            f"with this update, order {order_id!r} would hold {size:,} bytes, and {MAX_BYTES:,} is the most: "
+            "archive it, or keep what its updates come to"
+        )
+
+
 class Orders(Protocol):
     """Where orders are kept."""
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
-        """Add an update, unless the message's was added before. Raises ``StaleOwner``."""
+        """Add an update, unless the message's was added before. Raises ``StaleOwner`` and ``OrderFull``."""
         ...
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
@@ -30,7 +47,7 @@ class Orders(Protocol):
 
 
 class DynamoDBOrders:
-    """One item an order, with an attribute for each message; an update is one conditional write."""
+    """One item an order, with an attribute for each message and one for their bytes; an update is a conditional write."""
 
     def __init__(self, table_name: str, *, client: Any = None) -> None:
         self.table_name = table_name
@@ -42,18 +59,42 @@ class DynamoDBOrders:
         self.client = client
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
-        """Add an update."""
+        """Add an update, and look for the reason if it is refused."""
+        name, text, size = _entry(order_id, update, message_id, fence)
         try:
             self.client.update_item(
                 TableName=self.table_name,
                 Key={"order_id": {"S": order_id}},
-                UpdateExpression="SET fence = :fence, #message = if_not_exists(#message, :update)",
+                UpdateExpression="SET fence = :fence, #message = :update ADD held :size",
+                ConditionExpression="(attribute_not_exists(fence) OR fence <= :fence) "
+                "AND attribute_not_exists(#message) AND (attribute_not_exists(held) OR held <= :room)",
+                ExpressionAttributeNames={"#message": name},
+                ExpressionAttributeValues={
+                    ":fence": {"N": str(fence)},
+                    ":update": {"S": text},
+                    ":size": {"N": str(size)},
+                    ":room": {"N": str(MAX_BYTES - size)},
+                },
+            )
+        except self.client.exceptions.ConditionalCheckFailedException:
+            order = self._seen(order_id, fence)
+            if name not in order:
+                raise OrderFull(order_id, size + int(order["held"]["N"])) from None
+
+    def _seen(self, order_id: str, fence: int) -> dict[str, Any]:
+        """Return what there is, and shut out the owners before this one."""
+        try:
+            answer = self.client.update_item(
+                TableName=self.table_name,
+                Key={"order_id": {"S": order_id}},
+                UpdateExpression="SET fence = :fence",
                 ConditionExpression="attribute_not_exists(fence) OR fence <= :fence",
-                ExpressionAttributeNames={"#message": f"{MESSAGE}{message_id}"},
-                ExpressionAttributeValues={":fence": {"N": str(fence)}, ":update": {"S": _dump(fence, update)}},
+                ExpressionAttributeValues={":fence": {"N": str(fence)}},
+                ReturnValues="ALL_NEW",
             )
         except self.client.exceptions.ConditionalCheckFailedException as error:
             raise StaleOwner(order_id, fence) from error
+        return dict(answer["Attributes"])
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
         """Return the updates."""
@@ -75,9 +116,12 @@ class RedisOrders:
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
         """Add an update."""
-        arguments = [str(fence), f"{MESSAGE}{message_id}", _dump(fence, update)]
-        if not self.script(keys=[f"{self.prefix}:{order_id}"], args=arguments):
+        name, text, _ = _entry(order_id, update, message_id, fence)
+        answer = self.script(keys=[f"{self.prefix}:{order_id}"], args=[str(fence), name, text, MAX_BYTES])
+        if answer is None:
             raise StaleOwner(order_id, fence)
+        if answer:
+            raise OrderFull(order_id, answer)
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
         """Return the updates."""
@@ -95,11 +139,16 @@ class MemoryOrders:
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
         """Add an update."""
+        name, text, size = _entry(order_id, update, message_id, fence)
         with self._lock:
             if self._fences.get(order_id, fence) > fence:
                 raise StaleOwner(order_id, fence)
             self._fences[order_id] = fence
-            self._updates.setdefault(order_id, {}).setdefault(message_id, _dump(fence, update))
+            updates = self._updates.setdefault(order_id, {})
+            held = sum(len(f"{each}{updates[each]}".encode()) for each in updates)
+            if name not in updates and held + size > MAX_BYTES:
+                raise OrderFull(order_id, held + size)
+            updates.setdefault(name, text)
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
         """Return the updates."""
@@ -126,8 +175,13 @@ def orders_from_env() -> Orders:
             raise RuntimeError(message)
 
 
-def _dump(fence: int, update: dict[str, Any]) -> str:
-    return json.dumps([fence, update], ensure_ascii=False)
+def _entry(order_id: str, update: dict[str, Any], message_id: str, fence: int) -> tuple[str, str, int]:
+    """Return an update's name, its text behind its fence, and their size, which must have room by itself."""
+    name, text = f"{MESSAGE}{message_id}", json.dumps([fence, update], ensure_ascii=False)
+    size = len(f"{name}{text}".encode())
+    if size > MAX_BYTES:
+        raise OrderFull(order_id, size)
+    return name, text, size
 
 
 def _parse(stored: Iterable[str | bytes]) -> list[dict[str, Any]]:

@@ -131,6 +131,28 @@ def test_orders_do_not_meet(orders: Any, order: str) -> None:
     assert orders.load(order) == [{"of": order}]
 
 
+def test_full_order_is_refused_before_the_store_refuses_it(orders: Any, kept: ModuleType, order: str) -> None:
+    """What it holds stays, a repeated message is still known, and the error says what to do."""
+    texts = [f"{n:02}{'é' * 2_500}" for n in range(120)]
+
+    def apply_all() -> None:
+        for n, text in enumerate(texts):
+            orders.apply(order, {"text": text}, message_id=f"m{n}", fence=EARLIER + n)
+
+    with pytest.raises(kept.OrderFull, match=r"would hold 35\d,\d{3} bytes.*archive it") as full:
+        apply_all()
+    held = orders.load(order)
+    assert [update["text"] for update in held] == texts[: len(held)]
+    assert len(held) > 65
+    assert full.value.order_id == order
+    orders.apply(order, {"text": "again"}, message_id="m3", fence=EARLIER + 200)
+    assert orders.load(order) == held
+    with pytest.raises(kept.StaleOwner):
+        orders.apply(order, {"text": "late"}, message_id="late", fence=EARLIER)
+    with pytest.raises(kept.OrderFull):
+        orders.apply(f"{order}2", {"text": "x" * 400_000}, message_id="large", fence=EARLIER)
+
+
 def test_store_without_a_place_for_orders_is_named(kept: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """DynamoDB needs a table."""
     monkeypatch.setenv("INCUMBENT_PROVIDER", "dynamodb")
