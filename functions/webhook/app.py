@@ -19,6 +19,9 @@ SCHEME = "v0"
 # Slack's own advice: what is older may be a recording, played once more by somebody else.
 WINDOW_S = 5 * 60
 SECRET_KEPT_S = 5 * 60
+# What Slack calls a message that a person wrote: with a file, to the thread's channel too, by "/me". Every other subtype
+# is an edit, a join, a bot's and the like.
+WRITTEN = {None, "file_share", "thread_broadcast", "me_message"}
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
@@ -55,7 +58,8 @@ def is_signed(event: dict[str, Any], body: bytes, key: str) -> bool:
 
 def asks(said: dict[str, Any]) -> bool:
     """Whether a person wrote it. Bots, this one included, and edits, joins and the like are nobody's question."""
-    return said.get("type") == "message" and bool(said.get("text")) and not ("bot_id" in said or "subtype" in said)
+    written = said.get("type") == "message" and said.get("subtype") in WRITTEN and "bot_id" not in said
+    return written and bool(said.get("text"))
 
 
 def thread_of(payload: dict[str, Any]) -> str:

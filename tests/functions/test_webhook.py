@@ -76,6 +76,16 @@ def test_the_sample_event_is_stored_for_its_thread(webhook: Webhook, provider: M
     }
 
 
+@pytest.mark.parametrize("subtype", ["file_share", "thread_broadcast", "me_message"])
+def test_what_a_person_wrote_is_stored_whatever_came_with_it(
+    webhook: Webhook, provider: MemoryProvider, subtype: str
+) -> None:
+    """With a file, to the channel too, or by /me: Slack names it, and somebody waits for an answer all the same."""
+    assert webhook(signed(said(subtype=subtype)))["statusCode"] == 200
+    (stored,) = provider.peek(KEY)
+    assert json.loads(stored.event["body"])["text"] == "What is left to do before the release?"
+
+
 def test_an_event_that_slack_sends_again_is_stored_once(webhook: Webhook, provider: MemoryProvider) -> None:
     """Slack repeats what it got no answer to, signed anew, under the same event_id (M5)."""
     webhook(EVENT)
@@ -140,7 +150,14 @@ def test_a_body_in_base64_is_checked_as_it_was_sent(webhook: Webhook, provider: 
     "payload",
     [
         pytest.param(said(bot_id="B0EXAMPLE1"), id="a bot's"),
+        pytest.param(said(bot_id="B0EXAMPLE1", subtype="file_share"), id="a bot's file"),
+        pytest.param(said(subtype="bot_message"), id="an integration's"),
         pytest.param(said(subtype="message_changed", text=None), id="an edit"),
+        pytest.param(said(subtype="message_deleted"), id="a deletion"),
+        pytest.param(said(subtype="message_replied"), id="a reply that is told to its thread"),
+        pytest.param(said(subtype="channel_join"), id="somebody joining"),
+        pytest.param(said(subtype="channel_topic"), id="a new topic"),
+        pytest.param(said(subtype="file_share", text=""), id="a file, and no text"),
         pytest.param(said(text=""), id="no text"),
         pytest.param(said(type="reaction_added"), id="no message"),
         pytest.param({"type": "app_rate_limited", "minute_rate_limited": 1}, id="no event"),
