@@ -47,7 +47,7 @@ class Orders(Protocol):
 
 
 class DynamoDBOrders:
-    """One item an order, with an attribute for each message and one for their bytes; an update is a conditional write."""
+    """One item an order: an attribute for each message, and their size; an update is one conditional write."""
 
     def __init__(self, table_name: str, *, client: Any = None) -> None:
         self.table_name = table_name

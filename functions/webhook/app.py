@@ -19,8 +19,8 @@ SCHEME = "v0"
 # Slack's own advice: what is older may be a recording, played once more by somebody else.
 WINDOW_S = 5 * 60
 SECRET_KEPT_S = 5 * 60
-# What Slack calls a message that a person wrote: with a file, to the thread's channel too, by "/me". Every other subtype
-# is an edit, a join, a bot's and the like.
+# What Slack calls a message that a person wrote: with a file, to the thread's channel too, by "/me". Every other
+# subtype is an edit, a join, a bot's and the like.
 WRITTEN = {None, "file_share", "thread_broadcast", "me_message"}
 
 
