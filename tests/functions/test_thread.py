@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from incumbent import Message
+from incumbent import Message, Stop
+from incumbent.providers.memory import MemoryProvider
+from incumbent.testing import run
 from tests.functions.conftest import FUNCTIONS, Context, Model
 
 MESSAGE = json.loads((FUNCTIONS.parent / "events" / "chat-message.json").read_text("utf-8"))
@@ -20,13 +22,17 @@ class Chat:
         self.app = app
         self.thread_id = thread_id
 
-    def post(self, text: str, message_id: str, *, remaining_ms: int = 60_000) -> tuple[int, dict[str, Any]]:
-        """Invoke the handler as API Gateway would; return the status and the body."""
+    def event(self, text: str, message_id: str) -> Any:
+        """What API Gateway makes of a post."""
         event = json.loads(json.dumps(MESSAGE))
         event["body"] = json.dumps({"thread_id": self.thread_id, "text": text})
         event["requestContext"]["requestId"] = f"{self.thread_id}-{message_id}"
-        context = Context(aws_request_id=f"request-{self.thread_id}-{message_id}", remaining_ms=remaining_ms)
-        answer = self.app.handler(event, context)
+        return event
+
+    def post(self, text: str, message_id: str) -> tuple[int, dict[str, Any]]:
+        """Invoke the handler as API Gateway would; return the status and the body."""
+        context = Context(aws_request_id=f"request-{self.thread_id}-{message_id}")
+        answer = self.app.handler(self.event(text, message_id), context)
         json.dumps(answer)  # the runtime client can send it
         return answer["statusCode"], json.loads(answer["body"])
 
@@ -105,10 +111,13 @@ def test_folded_in_message_is_handled(chat: Chat, model: Model) -> None:
 
 
 def test_no_step_is_begun_when_the_invocation_is_nearly_over(chat: Chat, model: Model) -> None:
-    """With less than a step's time left the run defers itself; the next invocation answers both."""
-    assert chat.post("one", "a", remaining_ms=chat.app.STEP_MS - 1)[0] == 202
+    """The run defers itself; the next invocation answers both."""
+    provider = MemoryProvider()
+    played = run(chat.app.handler, chat.thread_id, [chat.event("one", "a")], stop=Stop.DEADLINE, provider=provider)
+    assert played.answers[0]["statusCode"] == 202
     assert model.asked == []
-    assert chat.post("two", "b") == (200, {"answer": "answer 2"})
+    played = run(chat.app.handler, chat.thread_id, [chat.event("two", "b")], provider=provider)
+    assert json.loads(played.answers[0]["body"]) == {"answer": "answer 2"}
     assert chat.said == ["one", "answer 1", "two", "answer 2"]
 
 
