@@ -9,9 +9,11 @@ import hashlib
 import hmac
 import json
 import os
+from functools import cache
 from typing import Any
 
-from aws_lambda_powertools.utilities import parameters
+from aws_lambda_powertools.utilities.parameters import SSMProvider
+from botocore.config import Config
 
 from incumbent import LeaseUnavailable, MailboxFull, MessageTooLarge, send
 
@@ -83,12 +85,18 @@ def secret() -> str:
     """The app's signing secret: from Parameter Store, which is asked every five minutes, or from the environment."""
     name = os.environ.get("SLACK_SIGNING_SECRET_PARAMETER")
     if name:
-        found: str = parameters.get_parameter(name, decrypt=True, max_age=SECRET_KEPT_S)
+        found: Any = parameter_store().get(name, decrypt=True, max_age=SECRET_KEPT_S)
     else:
         found = os.environ["SLACK_SIGNING_SECRET"]
     if not found:
         raise ValueError("the signing secret is empty: anybody could sign with it")
-    return found
+    return str(found)
+
+
+@cache
+def parameter_store() -> SSMProvider:
+    """Its tries end before the function does. Made on first use: a snapshot would copy its connections."""
+    return SSMProvider(boto_config=Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2}))
 
 
 def answer(status: int, headers: dict[str, str] | None = None, **body: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from aws_lambda_powertools.utilities import parameters
+from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError
 
 from incumbent import Message, Policy
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
 
@@ -221,9 +223,7 @@ def parameter_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, 
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", f"http://127.0.0.1:{server.server_port}")
-        parameters.clear_caches()  # type: ignore[no-untyped-call]
         yield asked
-        parameters.clear_caches()  # type: ignore[no-untyped-call]
         server.shutdown()
         thread.join()
 
@@ -238,3 +238,18 @@ def test_secret_is_read_from_parameter_store_and_kept(
     monkeypatch.setenv("SLACK_SIGNING_SECRET_PARAMETER", "/chat/slack-signing-secret")
     assert [webhook(EVENT)["statusCode"] for _ in range(3)] == [200, 200, 200]
     assert parameter_store == [{"Name": "/chat/slack-signing-secret", "WithDecryption": True}]
+
+
+def test_secret_that_does_not_come_is_an_error_before_the_function_times_out(
+    webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a VPC without a way to Parameter Store nobody answers: the error says whom it asked, and Slack asks again."""
+    monkeypatch.delenv("SLACK_SIGNING_SECRET")
+    monkeypatch.setenv("SLACK_SIGNING_SECRET_PARAMETER", "/chat/slack-signing-secret")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", f"http://127.0.0.1:{port}")
+        began = SYSTEM_CLOCK.now()
+        with pytest.raises(GetParameterError, match=f"timeout on endpoint URL.*{port}"):
+            webhook(EVENT)
+    assert began.until(SYSTEM_CLOCK.now()) < 6_000  # the template's 10 s, less what a cold start and the store may take
