@@ -5,11 +5,15 @@ import re
 import shlex
 import shutil
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from incumbent.cli import main
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.testing.servers import ValkeyServer, valkey
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "local.md").read_text("utf-8")
@@ -23,11 +27,18 @@ def blocks(language: str, page: str = PAGE) -> list[str]:
 
 def commands(page: str = PAGE) -> list[list[str]]:
     """The command lines of the page that begin with our name."""
-    lines = [shlex.split(line, comments=True) for block in blocks("", page) for line in block.splitlines()]
+    lines = [
+        shlex.split(line, comments=True)
+        for block in blocks("", page)
+        for line in block.replace("\\\n", "").splitlines()
+    ]
     return [words[1:] for words in lines if words[:1] == ["incumbent"]]
 
 
-@pytest.mark.parametrize("words", [each for each in commands() if each[0] in {"replay", "invoke"}], ids=" ".join)
+WALK = PAGE[PAGE.index("## Dead letters and the sweeper") : PAGE.index("## From a test")]
+
+
+@pytest.mark.parametrize("words", commands(PAGE.replace(WALK, "")), ids=lambda words: " ".join(words)[:60])
 def test_commands_of_the_page_run(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,3 +79,55 @@ def test_what_is_to_be_installed_is_there(page: str) -> None:
     assert all(words[0] in {"python", *project["scripts"]} for words in lines[3:])
     assert "3.11 or newer" in text
     assert project["requires-python"] == ">=3.11"
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    """With nothing in it that somebody else has left."""
+    with valkey() as server:
+        yield server
+
+
+def test_walk_through_dead_letters_goes_as_it_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own_valkey: ValkeyServer,
+) -> None:
+    """Its two files and its commands: one message fails, dies, is looked at, put back and handled."""
+    monkeypatch.chdir(tmp_path)
+    for name, language in {"app.py": "python", "template.yaml": "yaml"}.items():
+        Path(name).write_text(blocks(language, WALK)[0])
+    told = {}
+    for line in blocks("", WALK)[0].replace("redis://127.0.0.1:6400/0", own_valkey.url).splitlines():
+        match shlex.split(line.replace("$INCUMBENT_REDIS_URL", own_valkey.url), comments=True):
+            case ["export", *variables]:
+                for each in variables:
+                    monkeypatch.setenv(*each.split("=", 1))
+            case ["echo", text, ">", file]:
+                Path(file).write_text(text)
+            case ["sleep", seconds]:
+                SYSTEM_CLOCK.sleep_ms(int(seconds) * 1_000)
+            case ["incumbent", *words]:
+                code = main(words)
+                told[line.partition("#")[0].strip()] = (code, "".join(capsys.readouterr()))
+            case other:
+                assert other == []
+    codes, said = [code for code, _ in told.values()], [text for _, text in told.values()]
+    assert codes == [0, 0, 0, 0, 0, 1, 0, 0], told
+    assert "attempt 1" in said[0]
+    assert said[1].startswith("my-worker/t9  1 message for ")
+    assert "attempt 2" in said[2]
+    assert "2 times  RuntimeError: not today" in said[3]
+    assert json.loads(said[4])["event"] == {"thread_id": "t9", "id": "m1"}
+    assert "could not be woken" in said[5]
+    assert "handled m1" in said[6]
+    assert said[7] == "0 dead letters\n"
+
+
+def test_example_of_a_test_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the checkout, as it stands."""
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(blocks("python", PAGE.replace(WALK, ""))[0], names)  # noqa: S102
+    names["test_a_thread_has_one_owner_at_a_time"]()
