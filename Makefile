@@ -95,6 +95,7 @@ clean: ## remove what the other targets made
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is missing or older than 3.11: say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
+	@echo "installing into $(VENV): a few minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -qq hatchling editables
 	$(PIP) install -qq --no-build-isolation -e '.[local,dev]'

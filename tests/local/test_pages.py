@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,3 +132,10 @@ def test_example_of_a_test_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     exec(blocks("python", PAGE.replace(WALK, ""))[0], names)  # noqa: S102
     names["test_a_thread_has_one_owner_at_a_time"]()
+
+
+def test_making_the_demo_says_that_it_installs_before_it_does(tmp_path: Path) -> None:
+    """Minutes without a word look like a hang."""
+    words = ["make", "-n", "demo", f"VENV={tmp_path / 'new'}"]
+    steps = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert steps.index(f'echo "installing into {tmp_path / "new"}: a few minutes') < steps.index(" -m venv ")
