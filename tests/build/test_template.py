@@ -25,6 +25,14 @@ MAILBOX = {
 }
 SELF = "arn:${AWS::Partition}:lambda:${AWS::Region}:${AWS::AccountId}:function:${AWS::StackName}-"
 TABLES = ("LeaseTable", "OrderTable", "TranscriptTable")
+# What people call the services whose actions the policies allow.
+SERVICES = {
+    "bedrock": "Bedrock runtime",
+    "dynamodb": "DynamoDB",
+    "lambda": "Lambda",
+    "secretsmanager": "Secrets Manager",
+    "ssm": "SSM",
+}
 
 
 class CloudFormationLoader(yaml.SafeLoader):
@@ -278,6 +286,29 @@ def test_every_function_is_traced_and_measured(template: dict[str, Any]) -> None
         own = function["Properties"]
         assert not {"Tracing", "Runtime", "Architectures", "VpcConfig"} & own.keys()
         assert "INCUMBENT_METRICS_NAMESPACE" not in own.get("Environment", {}).get("Variables", {})
+
+
+def test_stacks_that_share_a_redis_do_not_meet(template: dict[str, Any]) -> None:
+    """Every function keeps its keys under the stack's name, so a sweeper finds those of its own stack."""
+    assert template["Globals"]["Function"]["Environment"]["Variables"]["INCUMBENT_KEY_PREFIX"] == {
+        "Ref": "AWS::StackName"
+    }
+    for function in resources(template, "AWS::Serverless::Function").values():
+        assert "INCUMBENT_KEY_PREFIX" not in function["Properties"].get("Environment", {}).get("Variables", {})
+
+
+def test_every_service_that_is_called_from_the_vpc_is_named(template: dict[str, Any]) -> None:
+    """Where subnets are asked for, and where they are explained: private ones reach none of these by themselves."""
+    called = {
+        action.partition(":")[0]
+        for function in resources(template, "AWS::Serverless::Function").values()
+        for each in statements(function)
+        if each["Sid"] != "PollTheQueues"  # which Lambda does, from outside
+        for action in as_list(each["Action"])
+    }
+    _, _, page = (ROOT / "docs" / "lambda.md").read_text("utf-8").partition("## Redis in a VPC")
+    for text in (template["Parameters"]["SubnetIds"]["Description"], page.partition("\n## ")[0]):
+        assert {service for service, name in SERVICES.items() if name in text} == called
 
 
 def test_functions_are_in_a_vpc_only_where_subnets_are_given(template: dict[str, Any]) -> None:
