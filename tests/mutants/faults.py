@@ -299,13 +299,27 @@ MUTANTS = (
         (DYNAMODB, MOTO),
     ),
     Mutant(
-        "takeguard: a removal by position names no id",
+        "an update that removes by place does not look whether the list was edited (M4)",
         UPDATES,
-        '            update.when_is(old[place].id, "mail", place, "id")\n',
-        "            pass\n",
+        "        if self.new.ended != self._old.ended or (self._mail_changed and not takes_over):\n",
+        "        if False:\n",
         (DYNAMODB,),
     ),
     # --- above the stores
+    Mutant(
+        "a run whose heartbeat cannot start is not settled",
+        "heartbeat.py",
+        "        thread.start()  # raises where there are too many threads\n        self._thread = thread\n",
+        "        self._thread = thread\n        thread.start()\n",
+        (RUNS,),
+    ),
+    Mutant(
+        "a refusal that comes when the run is over is a loss",
+        "lease.py",
+        "                if not self._ended:  # else it was given up meanwhile, and not lost\n",
+        "                if True:\n",
+        (RUNS,),
+    ),
     Mutant(
         "the heartbeat is not joined before the settle (H11)",
         "heartbeat.py",

@@ -1234,6 +1234,32 @@ def test_strangers_wait_for_the_skew_and_no_longer(bench: Bench) -> None:
     assert bench.b.provider.acquire_lease("k", "B", TTL_MS).acquired
 
 
+def test_message_that_another_buries_meanwhile_moves_no_other_ones_place(bench: Bench) -> None:
+    """M4, M6: between the look and the grant the head went to the dead letters: what was behind it is still there."""
+    twice = Policy(max_attempts=2)
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 1)  # a duplicate, so m1 is promised
+    settle(bench.a, "A", failed=[Failure(id="m1", error="once", after_ms=0)])
+    claim(bench.a, "C")
+    claim(bench.b, "D", 2)
+    bench.a.provider.take("k", "C", TTL_MS, have=["m1"])
+    again = [Failure(id="m1", error="twice", after_ms=0), Failure(id="m2", error="no", after_ms=60_000)]
+    settle(bench.a, "C", failed=again)
+    ahead = bench.wire(FakeClock(wall_ms=bench.clock.now().wall_ms + 60_000))  # for whom m2 is due
+    buried: list[Any] = []
+
+    def bury(request: Any) -> None:
+        if request.headers["X-Amz-Target"].endswith(b"UpdateItem") and not buried:
+            buried.append(claim(bench.b, "E", policy=twice))
+
+    ahead.faults = [None, bury, bury, bury]
+    granted = claim(ahead, "F", policy=twice)
+    assert [[each.id for each in idle.buried] for idle in buried] == [["m1"]]
+    assert [(each.id, each.attempt) for each in granted.messages] == [("m2", 2)]
+    assert [each.message.id for each in bench.c.provider.dead_letters("k", 9)] == ["m1"]
+    assert [(each.id, each.attempt) for each in bench.c.provider.peek("k")] == [("m2", 2)]
+
+
 def test_clock_that_steps_back_between_two_requests_overrules_no_refusal(bench: Bench) -> None:
     """H15, H16: the key was found free; a second request of the same claim does not unlearn it."""
     claim(bench.a, "A", 1)
