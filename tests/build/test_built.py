@@ -168,7 +168,7 @@ def application(request: pytest.FixtureRequest, built: Built) -> Iterator[Applic
         env = {**ready.env, "INCUMBENT_TRACE": "1", "THINK_MS": "20"}
         functions = [without_parameter_store(function) for function in ready.functions]
         with LocalLambda(functions, env=env, python=str(built.python), concurrency=3, on_log=printed.append) as cloud:
-            names = {"INCUMBENT_REDIS_URL", "INCUMBENT_TABLE_NAME"}
+            names = {"INCUMBENT_KEY_PREFIX", "INCUMBENT_REDIS_URL", "INCUMBENT_TABLE_NAME"}
             told = {name: value for name, value in functions[0].environment.items() if name in names}
             yield Application(cloud, functions, {**env, **told}, printed)
 
