@@ -109,11 +109,10 @@ def test_stale_owners_write_to_sql_is_refused(
 def test_stale_owners_transaction_changes_nothing(
     store: Store, stale_and_present: tuple[int, int], guard: dict[str, Any], database: sqlite3.Connection
 ) -> None:
-    """None of its statements, however many."""
+    """None of its statements, however many; the first of them makes the row that the fence is kept in."""
     stale, present = stale_and_present
     run = guard["in_one_transaction"]
     insert = "INSERT INTO documents (id, fence, body) VALUES (?, 0, 'x')"
-    database.execute("INSERT INTO threads (id, fence) VALUES ('t', 0)")
     assert run(database, "t", stale, [(insert, ("1",))])
     assert run(database, "t", present, [(insert, ("2",)), (insert, ("3",))])
     assert not run(database, "t", stale, [(insert, ("4",)), (insert, ("5",))])
