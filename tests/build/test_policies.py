@@ -46,7 +46,7 @@ def test_every_option_has_a_paragraph() -> None:
 
 def test_example_of_interrupt_runs() -> None:
     """It begins anew with what has arrived, and ends with it."""
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = re.findall(r"### Interrupt\n.*?```python\n(.*?)```", PAGE, re.DOTALL)
     provider = MemoryProvider()
     token = STAND_IN.set(provider)
     try:
