@@ -147,9 +147,9 @@ def test_target_that_is_said_goes_before_the_recorded_one(hand: Hand) -> None:
 
 
 def test_redrive_without_a_target_says_who_starts_it(hand: Hand) -> None:
-    """The letter is back all the same."""
+    """The letter is back all the same; a script sees by the exit code that nobody was woken."""
     hand.bury("orders/a", "m1", target=None)
-    assert hand.redrive("orders/a", "m1")
+    assert not hand.redrive("orders/a", "m1")
     assert hand.said[-1] == (
         "nobody was woken, since no target is known (--target names one): the next message of the key, or the sweeper, "
         "starts it"
@@ -160,7 +160,7 @@ def test_redrive_whose_wake_fails_says_so(hand: Hand) -> None:
     """The letter is back all the same, and the sweeper wakes its function."""
     hand.bury("orders/a", "m1")
     hand.waker.fails = RuntimeError("no credentials")
-    assert hand.redrive("orders/a", "m1")
+    assert not hand.redrive("orders/a", "m1")
     assert hand.said[-1].startswith(f"{ARN} could not be woken (RuntimeError: no credentials): the next message")
     assert [message.id for message in hand.store.peek("orders/a")] == ["m1"]
 
