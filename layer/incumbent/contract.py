@@ -210,6 +210,7 @@ class Archive(Protocol):
 _LEASE_METHODS = ("acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease")
 _MAILBOX_METHODS = ("claim", "settle", "beat", "take", "peek", "orphans")
 _ARCHIVE_METHODS = ("find", "dead_letters", "redrive", "purge")
+_CLIENTS = ("redis", "valkey", "botocore", "boto3")  # packages whose objects are given to a provider, and are none
 
 
 def _has(value: object, names: Iterable[str]) -> bool:
@@ -263,11 +264,12 @@ class NoopLeaseProvider:
 
 
 def check_backend(backend: object) -> None:
-    """Refuse what can only be a mistake: a name, settings, or a class that nobody has made an instance of."""
-    if isinstance(backend, str | bytes | int | float | Mapping | type):
+    """Refuse what can only be a mistake: a name, settings, a store's bare client, a class without an instance."""
+    of_a_store = type(backend).__module__.partition(".")[0] in _CLIENTS
+    if of_a_store or isinstance(backend, str | bytes | int | float | Mapping | type):
         raise ConfigurationError(
-            f"{shown(backend)} is no lease provider: give one that is made, such as RedisProvider(url=...), or leave "
-            "provider= out and set INCUMBENT_PROVIDER"
+            f"{shown(backend)} is no lease provider: give one that is made, such as RedisProvider(url=...) or "
+            "DynamoDBProvider(client=...), or leave provider= out and set INCUMBENT_PROVIDER"
         )
 
 

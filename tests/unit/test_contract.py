@@ -6,7 +6,9 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
+import redis
 
 from incumbent import contract, leased
 from incumbent.contract import (
@@ -171,9 +173,17 @@ def test_backend_that_cannot_lease_is_replaced_with_a_warning(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("backend", ["redis", {}, {"url": "redis://"}, 0, 7, NoopLeaseProvider, b"redis"], ids=repr)
+@pytest.mark.parametrize(
+    "backend",
+    [
+        *("redis", {}, {"url": "redis://"}, 0, 7, NoopLeaseProvider, b"redis"),
+        redis.Redis(),
+        boto3.client("dynamodb", region_name="eu-central-1"),
+    ],
+    ids=lambda backend: type(backend).__name__,
+)
 def test_what_can_only_be_a_mistake_is_refused(backend: object) -> None:
-    """A name, settings, a class: a handler under no lease is no answer to that."""
+    """A name, settings, a class, a client: a handler under no lease is no answer to that."""
     with pytest.raises(ConfigurationError, match="is no lease provider"):
         resolve_lease_provider(backend)
     with pytest.raises(ConfigurationError, match="is no lease provider"):
