@@ -95,9 +95,9 @@ class Matrix:
         """Leave a message behind whose owner is gone at once, so that the sweeper has somebody to wake."""
         self.keys[key] = key
         message = Message(id=f"{key}:1", event={"key": key, "id": f"{key}:1"})
-        self.store.mailbox.claim(
-            f"w/{key}", "gone", 1, message, as_ticket=True, origin=Origin(target="WorkerFunction"), policy=POLICY
-        )
+        origin = Origin(target="WorkerFunction")
+        self.store.mailbox.claim(f"w/{key}", "gone", 30_000, message, as_ticket=True, origin=origin, policy=POLICY)
+        self.store.provider.release_lease(f"w/{key}", "gone")
 
     def recover(self) -> None:
         """Let time pass and the sweeper sweep, killed at each of its points, until nothing waits."""

@@ -1234,6 +1234,38 @@ def test_strangers_wait_for_the_skew_and_no_longer(bench: Bench) -> None:
     assert bench.b.provider.acquire_lease("k", "B", TTL_MS).acquired
 
 
+def between(wire: Wire, place: Place, *calls: Callable[[], Any]) -> None:
+    """Let these calls come after a claim has been refused and before its next request that writes."""
+
+    def come(_: Any) -> None:
+        for call in calls:
+            call()
+
+    wire.faults = [*[None] * (1 + place.reads_more), come]
+
+
+def test_duplicate_that_is_promised_late_is_told_of_the_owner_that_is_there(bench: Bench) -> None:
+    """M3: between the look and the mark its run failed, and another delivery of it was granted: that one is marked."""
+    claim(bench.a, "A", 1)
+    between(
+        bench.b,
+        bench.place,
+        lambda: settle(bench.a, "A", dropped=[Failure(id="m1", error="no")]),
+        lambda: claim(bench.c, "C", 1),
+    )
+    assert claim(bench.b, "B", 1) == Duplicate(state="running", owner="C")
+    assert [(each.id, each.promised) for each in bench.a.provider.peek("k")] == [("m1", True)]
+
+
+def test_duplicate_that_is_promised_on_a_free_key_owns_it(bench: Bench) -> None:
+    """M2: between the look and the mark its run deferred it and left; nobody else would run it soon."""
+    claim(bench.a, "A", 1)
+    between(bench.b, bench.place, lambda: settle(bench.a, "A", deferred=["m1"]))
+    granted = claim(bench.b, "B", 1)
+    assert isinstance(granted, Claimed)
+    assert [(each.id, each.promised) for each in granted.messages] == [("m1", True)]
+
+
 def test_message_that_another_buries_meanwhile_moves_no_other_ones_place(bench: Bench) -> None:
     """M4, M6: between the look and the grant the head went to the dead letters: what was behind it is still there."""
     twice = Policy(max_attempts=2)
