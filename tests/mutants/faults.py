@@ -305,6 +305,13 @@ MUTANTS = (
         "        if False:\n",
         (DYNAMODB,),
     ),
+    Mutant(
+        "a duplicate that is marked late is told of the owner that was seen before (M3)",
+        "providers/dynamodb/claiming.py",
+        "                    answer = replace(answer, said=None)\n",
+        "                    pass\n",
+        (DYNAMODB,),
+    ),
     # --- above the stores
     Mutant(
         "a run whose heartbeat cannot start is not settled",
