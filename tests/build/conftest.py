@@ -21,6 +21,21 @@ def why_no_sam() -> str | None:
     return None
 
 
+def pytest_report_header() -> list[str]:
+    """Say at the top of a run what it leaves out."""
+    reason = why_no_sam()
+    return [] if reason is None else [f"left out: what sam build makes: {reason}"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs SAM CLI where it is not, unless it was said that it must be there."""
+    if why_no_sam() is None or REQUIRED:
+        return
+    out = [each for each in items if "sam_home" in getattr(each, "fixturenames", ())]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [each for each in items if each not in out]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """The folder that `sam build` has made, and a Python as bare as Lambda's to run it."""
@@ -63,9 +78,7 @@ def sam(*words: str, home: Path) -> "subprocess.CompletedProcess[str]":
 def sam_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home for SAM CLI's own files."""
     if (reason := why_no_sam()) is not None:
-        if REQUIRED:
-            pytest.fail(f"INCUMBENT_REQUIRE_SAM is 1, but {reason}")
-        pytest.skip(reason)
+        pytest.fail(f"INCUMBENT_REQUIRE_SAM is 1, but {reason}")
     return tmp_path_factory.mktemp("sam-home")
 
 

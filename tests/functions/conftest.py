@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,10 +14,33 @@ from typing import Any
 
 import pytest
 
+from incumbent.local.template import Template
 from incumbent.providers import memory
-from incumbent.testing.servers import AWS_ENVIRONMENT
+from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, valkey
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"
+
+
+@contextmanager
+def table_on(running: AbstractContextManager[DynamoDBServer], key: str, variable: str) -> Iterator[dict[str, str]]:
+    """Make the template's table of that key; yield the variables under which its function finds it."""
+    import boto3
+
+    template = Template.load(FUNCTIONS.parent / "template.yaml")
+    (table,) = (table for table in template.tables() if table["KeySchema"][0]["AttributeName"] == key)
+    with running as server:
+        session = boto3.Session("incumbent", "incumbent", region_name="eu-central-1")
+        client = session.client("dynamodb", endpoint_url=server.endpoint_url)
+        client.create_table(**table)
+        client.close()
+        yield {**server.environment, variable: table["TableName"]}
+
+
+@pytest.fixture(scope="module")
+def redis_environment() -> Iterator[dict[str, str]]:
+    """The variables under which a function finds a server of its own."""
+    with valkey() as server:
+        yield {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": server.url}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from incumbent import Message
 from incumbent.contract import is_mailbox
-from incumbent.local.template import Template
 from incumbent.providers import from_env
-from incumbent.testing.servers import DynamoDBServer, dynalite, dynalite_available, locked_moto, valkey
-from tests.functions.conftest import FUNCTIONS, Context
+from incumbent.testing.servers import dynalite, dynalite_available, locked_moto
+from tests.functions.conftest import FUNCTIONS, Context, table_on
 
 Load = Callable[..., Sequence[ModuleType]]
 
@@ -31,40 +29,18 @@ EARLIER, LATER = 1_793_610_930_412_000, 1_793_610_930_412_001
 # --- where orders are kept
 
 
-@contextmanager
-def table_on(running: AbstractContextManager[DynamoDBServer]) -> Iterator[dict[str, str]]:
-    """Make the table that the template describes; yield the variables under which the function finds it."""
-    import boto3
-
-    template = Template.load(FUNCTIONS.parent / "template.yaml")
-    (table,) = (table for table in template.tables() if table["KeySchema"][0]["AttributeName"] == "order_id")
-    with running as server:
-        session = boto3.Session("incumbent", "incumbent", region_name="eu-central-1")
-        client = session.client("dynamodb", endpoint_url=server.endpoint_url)
-        client.create_table(**table)
-        client.close()
-        yield {**server.environment, "ORDER_TABLE_NAME": table["TableName"]}
-
-
 @pytest.fixture(scope="module")
 def moto_environment() -> Iterator[dict[str, str]]:
     """A table on moto."""
-    with table_on(locked_moto()) as environment:
+    with table_on(locked_moto(), "order_id", "ORDER_TABLE_NAME") as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
 def dynalite_environment() -> Iterator[dict[str, str]]:
     """A table on dynalite, which takes no expression that the real service would refuse."""
-    with table_on(dynalite()) as environment:
+    with table_on(dynalite(), "order_id", "ORDER_TABLE_NAME") as environment:
         yield environment
-
-
-@pytest.fixture(scope="module")
-def redis_environment() -> Iterator[dict[str, str]]:
-    """The variables under which the function finds its server."""
-    with valkey() as server:
-        yield {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": server.url}
 
 
 @pytest.fixture

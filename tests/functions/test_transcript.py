@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from incumbent.local.template import Template
-from incumbent.testing.servers import DynamoDBServer, dynalite, dynalite_available, locked_moto, valkey
-from tests.functions.conftest import FUNCTIONS
+from incumbent.testing.servers import dynalite, dynalite_available, locked_moto
+from tests.functions.conftest import table_on
 
 Load = Callable[..., Sequence[ModuleType]]
 
@@ -20,40 +18,18 @@ if dynalite_available():
     PLACES["dynalite"] = "DynamoDBTranscripts"
 
 
-@contextmanager
-def table_on(running: AbstractContextManager[DynamoDBServer]) -> Iterator[dict[str, str]]:
-    """Make the table that the template describes; yield the variables under which the function finds it."""
-    import boto3
-
-    template = Template.load(FUNCTIONS.parent / "template.yaml")
-    (table,) = (table for table in template.tables() if table["KeySchema"][0]["AttributeName"] == "thread")
-    with running as server:
-        session = boto3.Session("incumbent", "incumbent", region_name="eu-central-1")
-        client = session.client("dynamodb", endpoint_url=server.endpoint_url)
-        client.create_table(**table)
-        client.close()
-        yield {**server.environment, "TRANSCRIPT_TABLE_NAME": table["TableName"]}
-
-
 @pytest.fixture(scope="module")
 def moto_environment() -> Iterator[dict[str, str]]:
     """A table on moto."""
-    with table_on(locked_moto()) as environment:
+    with table_on(locked_moto(), "thread", "TRANSCRIPT_TABLE_NAME") as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
 def dynalite_environment() -> Iterator[dict[str, str]]:
     """A table on dynalite, which takes no expression that the real service would refuse."""
-    with table_on(dynalite()) as environment:
+    with table_on(dynalite(), "thread", "TRANSCRIPT_TABLE_NAME") as environment:
         yield environment
-
-
-@pytest.fixture(scope="module")
-def redis_environment() -> Iterator[dict[str, str]]:
-    """The variables under which the function finds its server."""
-    with valkey() as server:
-        yield {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": server.url}
 
 
 @pytest.fixture
