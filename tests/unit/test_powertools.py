@@ -14,7 +14,7 @@ import pytest
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.middleware_factory import lambda_handler_decorator
 from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event_source
-from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent
+from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent, idempotent_function
 from aws_lambda_powertools.utilities.idempotency.exceptions import (
     IdempotencyItemAlreadyExistsError,
     IdempotencyItemNotFoundError,
@@ -764,6 +764,25 @@ class TestWrongOrder:
                 handler(event(), context(clock))
         assert ran == []
         assert provider.peek(KEY) == ()
+
+    def test_idempotent_function_stands_inside_of_a_leased_one(
+        self, provider: MemoryProvider, clock: StepClock
+    ) -> None:
+        """Outside, it would keep "accepted" as the result of a record."""
+        seen: list[object] = []
+
+        def record(record: dict[str, Any]) -> None:
+            seen.append(record)
+
+        leased_record = leased_function(key_jmespath="order_id", message_id_jmespath="id", provider=provider)(record)
+        invocation: Any = context(clock)
+        config = IdempotencyConfig(lambda_context=invocation)
+        around = idempotent_function(data_keyword_argument="record", persistence_store=Kept(), config=config)(
+            leased_record
+        )
+        with pytest.raises(ConfigurationError, match="above @idempotent"):
+            around(record=event())
+        assert seen == []
 
     def test_wrong_order_is_seen_through_other_decorators(
         self, request: pytest.FixtureRequest, inner: Any, clock: StepClock
