@@ -191,7 +191,10 @@ class Archive(Protocol):
     """
 
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """Say what became of an id; ``None`` when it was never stored or the window forgot it (M5)."""
+        """Say what became of an id; ``None`` when it was never stored or the window forgot it (M5).
+
+        ``"running"`` only under a live owner that was given the message; when its lease has ended, ``"waiting"`` (R3).
+        """
         ...
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:

@@ -117,6 +117,7 @@ def status(
 ) -> MessageState | Literal["unknown"]:
     """What became of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"`` or ``"unknown"``.
 
+    ``"running"`` is said only while the owner that was given the message holds its lease; after that it is waiting.
     Handled and dead ids are remembered for the policy's window and the last 256 of a key (M5). One request.
     """
     backend = _mailbox(provider)

@@ -176,11 +176,11 @@ def given(state: KeyState) -> tuple[Stored, ...]:
     return tuple(message for message in state.mail if message.given == state.fence)
 
 
-def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int) -> MessageState | None:
-    """What became of an id, as far as the window goes back (M5)."""
+def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew_ms: int = 0) -> MessageState | None:
+    """What became of an id, as far as the window goes back (M5); what a dead owner was given waits (R3)."""
     for message in state.mail:
         if message.id == message_id:
-            running = state.owner is not None and message.given == state.fence
+            running = owned(state, now_ms, skew_ms) and message.given == state.fence
             return "running" if running else "waiting"
     for trace in reversed(state.ended):  # the latest counts: a dead letter that was put back may end again
         if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:

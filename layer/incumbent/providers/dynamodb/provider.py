@@ -343,7 +343,7 @@ class DynamoDBProvider:
         """M5."""
         check_message_id(message_id, check_key(key))
         answer = self._table.read(self._steps.call("find", key, message_id))
-        return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms)
+        return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms, self._steps.skew_ms)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """M6. For all keys it reads the whole table."""

@@ -43,6 +43,33 @@ class ArchiveConformance(Walking):
         assert provider.find(key, "m1") is None
         assert provider.find(key, "m2") == "waiting"
 
+    def test_message_runs_as_long_as_its_owner_lives(self, provider: ArchiveProvider, key: str) -> None:
+        """R3, M5: at the strangers' edge a lease has never been, and what it was given waits for the next."""
+        provider.claim(key, "A", TTL_MS, message(1))
+        rest_ms = self.pass_almost(TTL_MS + self.skew_ms)
+        assert provider.find(key, "m1") == "running"
+        self.pass_time(rest_ms)
+        assert provider.find(key, "m1") == "waiting"
+        assert self.make_other(provider).find(key, "m1") == "waiting"
+
+    def test_taken_message_of_a_dead_owner_waits(self, provider: ArchiveProvider, key: str) -> None:
+        """R3: each of several that were given to one run."""
+        provider.claim(key, "A", TTL_MS, message(1))
+        provider.claim(key, "B", TTL_MS, message(2))
+        provider.take(key, "A", TTL_MS)
+        assert [provider.find(key, each) for each in ("m1", "m2")] == ["running", "running"]
+        self.expire()
+        assert [provider.find(key, each) for each in ("m1", "m2")] == ["waiting", "waiting"]
+
+    def test_message_of_an_owner_that_gave_its_key_away_waits(self, provider: ArchiveProvider, key: str) -> None:
+        """R5, R6: its run settles nothing any more, and whoever owns the key was not given the message."""
+        provider.claim(key, "A", TTL_MS, message(1))
+        provider.transfer_lease(key, "A", "B", TTL_MS)
+        assert provider.find(key, "m1") == "waiting"
+        assert provider.claim(key, "C", TTL_MS, message(1)) == Duplicate(state="waiting", owner="B")
+        provider.release_lease(key, "B")
+        assert provider.find(key, "m1") == "waiting"
+
     def test_dropped_message_is_not_found(self, provider: ArchiveProvider, key: str) -> None:
         """M3: it went back to its source."""
         provider.claim(key, "A", TTL_MS, message(1))

@@ -62,13 +62,12 @@ local function load()
     if k.traces and k.traces ~= VERSION then return { 'format', 'ended', k.traces } end
     if metas ~= k.stored or bodies ~= k.stored then return { 'broken', 'mail' } end
     if letters ~= k.letters then return { 'broken', 'letters' } end
-    k.recorded = state[2] or ''
     k.fence = state[3] or '0'
     k.ended_at = tonumber(state[4] or 0)
     k.block = state[5] == '1'
     k.left = { how = state[6] or '', owner = state[7], successor = state[8], fence = state[9] }
     k.target = state[10] or ''
-    k.known = k.owner and k.owner == k.recorded
+    k.known = k.owner and k.owner == (state[2] or '')
     k.tenure = k.known and k.fence or nil
 end
 

@@ -9,9 +9,8 @@ if refusal then return refusal end
 if is_stored(id) then
     refusal = load_messages({ id })
     if refusal then return refusal end
-    -- What a dead owner was given counts as running until somebody comes.
-    local tenure = k.recorded ~= '' and (not k.owner or k.known) and k.fence
-    return { 'found', k.mail[1].meta.given == tenure and 'running' or 'waiting' }
+    -- Without a live tenure of ours nothing runs (R3): what a dead owner was given waits.
+    return { 'found', k.tenure and k.mail[1].meta.given == k.tenure and 'running' or 'waiting' }
 end
 local ended = trace_of('id:' .. id, window)
 if not ended then return { 'found', '' } end
