@@ -1,8 +1,10 @@
 """One of several processes that increment an unguarded counter, with or without the lease.
 
-``python -m tests.end_to_end.incrementer FILE TIMES with|without``.
+``python -m tests.end_to_end.incrementer FILE TIMES with|without``. It prints a line when it is ready, and starts when
+its standard input ends.
 """
 
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -23,6 +25,8 @@ T = TypeVar("T")
 def main(counter: Path, times: int, *, leased: bool) -> None:
     """Increment the number in the file as often as told."""
     provider = from_env() if leased else None
+    print("ready", flush=True)  # noqa: T201 - the parent waits for it
+    sys.stdin.read()
     for _ in range(times):
         if provider is None:
             increment(counter)
@@ -31,10 +35,15 @@ def main(counter: Path, times: int, *, leased: bool) -> None:
 
 
 def increment(counter: Path) -> None:
-    """Read, pause, write."""
-    value = int(counter.read_text(encoding="utf-8") or "0")
+    """Read, pause, write.
+
+    The write replaces the file as a whole: a reader that finds half a write would measure torn files, not lost updates.
+    """
+    value = int(counter.read_text(encoding="utf-8"))
     SYSTEM_CLOCK.sleep_ms(1)
-    counter.write_text(str(value + 1), encoding="utf-8")
+    written = counter.with_name(f"{counter.name}.{os.getpid()}")
+    written.write_text(str(value + 1), encoding="utf-8")
+    written.replace(counter)
 
 
 def increment_leased(counter: Path, provider: LeaseProvider) -> None:

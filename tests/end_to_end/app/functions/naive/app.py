@@ -28,9 +28,9 @@ def handler(event: dict[str, Any], context: Any) -> str:
     tell("claimed", event, me)
     tell("run_started", event, me)
     ran = [event["id"]]
-    while waiting := server().lrange(f"naive:{key}:mail", 0, -1):
-        server().delete(f"naive:{key}:mail")
-        ran += [each.decode() for each in waiting]  # type: ignore[union-attr]
+    # Each message is read and removed in one step, so that only the closing window can lose one.
+    while waiting := server().lpop(f"naive:{key}:mail"):
+        ran.append(waiting.decode())  # type: ignore[union-attr]
     time.sleep(LOOKED_MS / 1_000)
     tell("run_ended", event, me, ran)
     server().delete(f"naive:{key}")
