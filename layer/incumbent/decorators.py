@@ -29,7 +29,7 @@ from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
 from incumbent.sources import Source, source_of, stored_form
 from incumbent.validation import check_key, check_keyspace, check_message_id, flag, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
-from incumbent.wakers import LambdaWaker, Wake, Waker
+from incumbent.wakers import LambdaWaker, Wake, Waker, check_waker
 
 F = TypeVar("F", bound=Callable[..., Any])
 Choose: TypeAlias = Callable[[Any], object]
@@ -126,8 +126,8 @@ def leased(
             quarter of the time that the invocation has.
         max_hops: How many invocations may wake one another in a row.
         policy: How messages are kept: limits, window, attempts and pauses.
-        waker: Calls for the next invocation. ``"auto"``: Lambda's own, inside Lambda. ``None``: what waits is run in
-            place.
+        waker: Calls for the next invocation. ``"auto"``: `LambdaWaker` inside Lambda, elsewhere as ``None``. ``None``
+            wakes nothing: what waits is run in place.
         target: What to wake, instead of the function as it was invoked (``INCUMBENT_TARGET``).
         store: What is kept of an event; follow-ups get exactly that. Leaves out HTTP credentials unless given.
         on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run.
@@ -749,8 +749,7 @@ def _options(  # noqa: C901, PLR0912 - one check after another
         raise ConfigurationError(f"{name}: target is {others['target']!r}: give a function's name or ARN")
     if others["provider"] is not None:
         check_backend(others["provider"])
-    if others["waker"] not in (None, "auto") and not callable(others["waker"]):
-        raise ConfigurationError(f"{name}: waker is {others['waker']!r}: give a callable, 'auto' or None")
+    check_waker(others["waker"])
     for hook in ("store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")

@@ -23,7 +23,7 @@ from incumbent.runs import describe
 from incumbent.sources import stored_form
 from incumbent.validation import check_key, check_keyspace, flag
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
-from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker
+from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker, check_waker
 
 _TICKET_TTL_MS = 30_000
 
@@ -45,7 +45,7 @@ def send(
     target: str | None = None,
     keyspace: str | None = None,
     provider: object | None = None,
-    waker: Waker | None = None,
+    waker: Waker | Literal["auto"] | None = "auto",
     policy: Policy = DEFAULT_POLICY,
     ttl_ms: int = _TICKET_TTL_MS,
     store: Callable[[Any], Any] = stored_form,
@@ -54,8 +54,10 @@ def send(
 
     ``target`` is the function's name or ARN, with its alias (``INCUMBENT_TARGET``); its name is the keyspace unless
     ``keyspace`` says otherwise: it must be the one that the function's ``@leased`` uses. ``message_id`` makes a
-    repeated send harmless; a random one is made up unless given. ``ttl_ms`` is how long the key waits for the woken
-    function. ``store`` chooses what is kept of the event, as in ``leased``: HTTP credentials are left out unless given.
+    repeated send harmless; a random one is made up unless given. ``waker`` wakes the target: ``"auto"`` is
+    `LambdaWaker`; ``None`` wakes nothing, as with ``leased``: the message waits for the next one of its key or the
+    sweeper. ``ttl_ms`` is how long the key waits for the woken function. ``store`` chooses what is kept of the event,
+    as in ``leased``: HTTP credentials are left out unless given.
 
     Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``LeaseUnavailable`` (then send again with the
     same ``message_id``). When the wake fails the message is stored all the same (``woken`` is ``False``): the
@@ -63,6 +65,7 @@ def send(
     """
     if providers.STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
         raise ConfigurationError(f"send to key {key!r}: INCUMBENT_DISABLED is set, so nobody would run it", key=key)
+    check_waker(waker)
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
     message = Message(id=secrets.token_hex(16) if message_id is None else message_id, event=store(event))
@@ -85,25 +88,25 @@ def send(
         raise
     state: MessageState = answer.state if isinstance(answer, Duplicate) else "waiting"
     told("sent", outcome=state)
-    woken = isinstance(answer, Claimed) and _wake(
-        mailbox, waker or _lambda_waker(), Wake(key=full, ticket=ticket, target=name), ttl_ms
-    )
+    chosen = _lambda_waker() if waker == "auto" else waker
+    woken = isinstance(answer, Claimed) and _wake(mailbox, chosen, Wake(key=full, ticket=ticket, target=name), ttl_ms)
     return Sent(message_id=message.id, state=state, woken=woken)
 
 
-def _wake(mailbox: Mailbox, waker: Waker, wake: Wake, ttl_ms: int) -> bool:
-    """Wake the key's function; say whether that went well. If not, the key is free for whoever comes next."""
+def _wake(mailbox: Mailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> bool:
+    """Wake the key's function; say whether that went well. If not, the key is free for the next call."""
     try:
-        waker(wake)
+        if waker is not None:
+            waker(wake)
+            return True
     except Exception:  # noqa: BLE001 - a waker may be anybody's, and the message is safe already
         observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", wake.key)
-        try:
-            if is_lease_provider(mailbox) and wake.ticket is not None:
-                mailbox.release_lease(wake.key, wake.ticket)
-        except LeaseUnavailable:  # the ticket's lease ends by itself
-            observe.LOG.exception("the ticket of key %r could not be given up: it ends in %s ms", wake.key, ttl_ms)
-        return False
-    return True
+    try:
+        if is_lease_provider(mailbox) and wake.ticket is not None:
+            mailbox.release_lease(wake.key, wake.ticket)
+    except LeaseUnavailable:  # the ticket's lease ends by itself
+        observe.LOG.exception("the ticket of key %r could not be given up: it ends in %s ms", wake.key, ttl_ms)
+    return False
 
 
 def status(

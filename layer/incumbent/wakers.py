@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.providers import STAND_IN
+from incumbent.validation import shown
 
 RESUME_VERSION = 1
 TICKET = "ticket."  # how a ticket's name begins, and no owner's does
@@ -55,11 +57,18 @@ class Waker(Protocol):
         ...
 
 
+def check_waker(waker: object) -> None:
+    """Refuse what cannot wake: a name other than ``"auto"``, or a class without an instance."""
+    if waker not in (None, "auto") and (isinstance(waker, type) or not callable(waker)):
+        raise ConfigurationError(f"waker is {shown(waker)}: give a callable, 'auto' or None")
+
+
 class LambdaWaker:
     """Invokes the target asynchronously. It needs ``lambda:InvokeFunction`` on it.
 
     The client is made on first use, with timeouts of 1 s to connect and 3 s to read and two attempts: a wake sent
-    twice is harmless (M9).
+    twice is harmless (M9). Under ``incumbent.testing.stand_in`` no client is made and nothing is sent: the wake is kept
+    for the test.
     """
 
     def __init__(self, client: Any = None) -> None:
@@ -73,6 +82,9 @@ class LambdaWaker:
                 f"key {wake.key!r} has no target to wake: set INCUMBENT_TARGET to the function's name or ARN",
                 key=wake.key,
             )
+        if STAND_IN.wakes is not None:
+            STAND_IN.wakes.append(wake)
+            return
         if self._client is None:
             import boto3
             from botocore.config import Config

@@ -10,6 +10,7 @@ from incumbent import (
     ConfigurationError,
     Duplicate,
     Idle,
+    LambdaWaker,
     LeaseUnavailable,
     MailboxFull,
     MessageTooLarge,
@@ -121,6 +122,26 @@ def test_message_without_an_id_gets_one(line: Line) -> None:
     first, second = sent(line, None), sent(line, None)
     assert len({first.message_id, second.message_id}) == 2
     assert [message.id for message in line.mail] == [first.message_id, second.message_id]
+
+
+def test_waker_none_wakes_nothing(
+    line: Line, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with ``leased``: the message is stored and promised, and the key is free for the next one or the sweeper."""
+    monkeypatch.setattr("boto3.client", raising(AssertionError("a client was made")))
+    assert sent(line, waker=None) == Sent(message_id="m1", state="waiting", woken=False)
+    assert line.owner is None
+    assert line.orphaned
+    assert caplog.records == []
+    assert [(message.id, message.promised) for message in line.mail] == [("m1", True)]
+
+
+@pytest.mark.parametrize("waker", ["lambda", 7, LambdaWaker])
+def test_what_is_not_a_waker_is_refused_before_anything_is_stored(line: Line, waker: Any) -> None:
+    """A class is not a waker either: called with a wake, it would be made and wake nothing."""
+    with pytest.raises(ConfigurationError, match="waker"):
+        sent(line, waker=waker)
+    assert line.store.calls == []
 
 
 def test_wake_that_fails_loses_nothing(line: Line, caplog: pytest.LogCaptureFixture) -> None:
@@ -260,7 +281,9 @@ def test_empty_message_id_is_refused(line: Line) -> None:
 
 def test_keyspace_without_a_target_is_stored_and_wakes_nobody(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     """Lambda's own waker has nobody to call: the message waits for whoever comes."""
-    assert sent(line, target=None, keyspace="orders", waker=None) == Sent(message_id="m1", state="waiting", woken=False)
+    assert sent(line, target=None, keyspace="orders", waker="auto") == Sent(
+        message_id="m1", state="waiting", woken=False
+    )
     assert "INCUMBENT_TARGET" in caplog.text
     assert line.orphaned
 

@@ -12,6 +12,7 @@ import pytest
 
 from incumbent import (
     ConfigurationError,
+    LambdaWaker,
     Lease,
     LeaseLost,
     LeaseUnavailable,
@@ -27,6 +28,7 @@ from incumbent import (
     status,
 )
 from incumbent.providers.memory import MemoryProvider
+from incumbent.sweeper import sweep
 from incumbent.testing import FakeClock, FakeContext, lease, run, stand_in
 
 
@@ -168,6 +170,90 @@ def test_send_and_status_use_the_stand_in() -> None:
     assert [each.key for each in woken] == ["chat/t"]
 
 
+@pytest.fixture
+def no_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's machine, with credentials, on which making any client is an error."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a client was made under a stand-in")
+
+    monkeypatch.setattr("boto3.client", refuse)
+    monkeypatch.setattr("boto3.session.Session.client", refuse)
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "chat")
+
+
+@pytest.mark.usefixtures("no_boto3")
+def test_send_under_a_stand_in_wakes_nothing_that_is_real() -> None:
+    """What would be sent to Lambda is kept for the test to look at, for each form of Lambda's waker."""
+    forms: list[Any] = [{}, {"waker": "auto"}, {"waker": LambdaWaker()}, {"waker": LambdaWaker(client=object())}]
+    for form in forms:
+        wakes: list[Wake] = []
+        with stand_in(wakes=wakes) as provider:
+            assert send("t", said("a"), target="chat:live", **form).woken
+            (wake,) = wakes
+            assert (wake.key, wake.target, provider.get_lease_owner("chat/t")) == ("chat/t", "chat:live", wake.ticket)
+
+
+@pytest.mark.usefixtures("no_boto3")
+def test_wake_that_was_kept_can_be_played() -> None:
+    """The woken function is called with the resume event, as Lambda would."""
+    wakes: list[Wake] = []
+    with stand_in(wakes=wakes):
+        send("t", said("a"), target="chat")
+        assert ANSWER(wakes[0].to_event(), FakeContext()) == {"status": "resumed"}
+        assert ANSWER(wakes[0].to_event(), FakeContext()) == {"status": "idle"}
+
+
+@pytest.mark.usefixtures("no_boto3")
+@pytest.mark.parametrize("waker", ["auto", LambdaWaker()])
+def test_handlers_under_a_stand_in_wake_nothing_that_is_real(waker: Any) -> None:
+    """``leased`` and ``leased_function`` hand over, and the wake is kept; without a list it is dropped."""
+    decorated: list[Any] = []
+
+    def work(event: dict[str, Any], context: object = None) -> None:
+        if event["id"] == "a":
+            decorated[-1](said("b"), context)
+
+    options: dict[str, Any] = {"key_jmespath": "thread", "message_id_jmespath": "id", "keyspace": "chat"}
+    for decorate in (leased(**options, waker=waker, drain_ms=0), leased_function(**options, waker=waker)):
+        decorated.append(decorate(work))
+        wakes: list[Wake] = []
+        with stand_in(wakes=wakes):
+            decorated[-1](said("a"), FakeContext())
+        assert [(wake.key, wake.hops) for wake in wakes] == [("chat/t", 1)]
+        with stand_in():
+            decorated[-1](said("a"), FakeContext())
+
+
+@pytest.mark.usefixtures("no_boto3")
+def test_sweeper_under_a_stand_in_wakes_nothing_that_is_real() -> None:
+    """Its waker is Lambda's, and keeps what it would have sent."""
+    wakes: list[Wake] = []
+    with stand_in(wakes=wakes) as provider:
+        store: Any = provider
+        send("t", said("a"), target="chat:live", waker=None)
+        assert sweep(store, LambdaWaker()).woken == 1
+    assert [(wake.key, wake.ticket, wake.target) for wake in wakes] == [("chat/t", None, "chat:live")]
+
+
+@pytest.mark.usefixtures("no_boto3")
+def test_conversation_lists_the_wakes() -> None:
+    """A run that hands over wakes nothing that is real; what it would have woken is in the answer."""
+    handler: Any = leased(key_jmespath="thread", message_id_jmespath="id", drain_ms=0)(lambda event, _: event["id"])
+    played = run(handler, "t", [said("a")], arriving=[said("b")])
+    assert played.results == ["a"]
+    assert [(wake.key, wake.hops) for wake in played.wakes] == [("chat/t", 1)]
+    assert [message.id for message in played.left] == ["b"]
+
+
+def test_wake_without_a_target_fails_under_a_stand_in_too() -> None:
+    """A test sees what production would: there is nothing to wake."""
+    wakes: list[Wake] = []
+    with stand_in(wakes=wakes):
+        assert not send("t", said("a"), keyspace="chat").woken
+    assert wakes == []
+
+
 def test_fixtures_put_a_store_under_a_handler(run_pytest_on: Callable[[str], int]) -> None:
     """`incumbent_provider` and `lambda_context`, by naming the plugin."""
     assert (
@@ -180,6 +266,11 @@ def test_fixtures_put_a_store_under_a_handler(run_pytest_on: Callable[[str], int
             "    assert handler({'n': 1}, lambda_context) == {'n': 1}\n"
             "    assert lambda_context.get_remaining_time_in_millis() > 50_000\n"
             "    assert list(incumbent_provider.peek('k')) == []\n"
+            "def test_wakes(incumbent_provider, incumbent_wakes, monkeypatch):\n"
+            "    import boto3, incumbent\n"
+            "    monkeypatch.delattr(boto3, 'client')\n"
+            "    assert incumbent.send('k', {}, target='orders').woken\n"
+            "    assert [wake.target for wake in incumbent_wakes] == ['orders']\n"
             "def test_without():\n"
             "    import pytest, incumbent\n"
             "    with pytest.raises(incumbent.ConfigurationError):\n"

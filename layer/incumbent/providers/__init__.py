@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from incumbent.contract import NoopLeaseProvider
 from incumbent.errors import ConfigurationError
@@ -24,19 +24,22 @@ class StandIn:
     def __init__(self) -> None:
         """Begin without one."""
         self._provider: object | None = None
+        self.wakes: list[Any] | None = None
+        """While a provider stands in: where Lambda's waker keeps each wake instead of sending it."""
 
     def get(self) -> object | None:
         """Return what stands in, or ``None``."""
         return self._provider
 
-    def set(self, provider: object | None) -> object | None:
+    def set(self, provider: object, wakes: list[Any] | None = None) -> object:
         """Put it there; return what was there, for `reset`."""
-        before, self._provider = self._provider, provider
+        before = (self._provider, self.wakes)
+        self._provider, self.wakes = provider, [] if wakes is None else wakes
         return before
 
-    def reset(self, before: object | None) -> None:
+    def reset(self, before: object) -> None:
         """Put back what was there."""
-        self._provider = before
+        self._provider, self.wakes = cast("tuple[object | None, list[Any] | None]", before)
 
 
 STAND_IN: Final = StandIn()

@@ -22,6 +22,7 @@ from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.validation import shown
 from incumbent.values import Message
+from incumbent.wakers import Wake
 
 Arriving: TypeAlias = Sequence[Any] | Mapping[int, Sequence[Any]]
 Work: TypeAlias = Callable[[Message, Lease], Any]
@@ -191,14 +192,17 @@ def lease(
 
 
 @contextmanager
-def stand_in(provider: object | None = None) -> Iterator[LeaseProvider]:
+def stand_in(provider: object | None = None, *, wakes: list[Wake] | None = None) -> Iterator[LeaseProvider]:
     """Put a provider under every decorated handler, in every thread; a `MemoryProvider` of its own unless given.
 
     It goes before the one that the environment names, before one that was given to the decorator, and before
     ``INCUMBENT_DISABLED``; ``send`` and ``status`` use it as well.
+
+    Meanwhile every `LambdaWaker` sends nothing. ``wakes`` is a list that gets each `Wake` instead: give a handler
+    ``wake.to_event()`` to play it. A waker that you wrote is called all the same.
     """
     chosen = resolve_lease_provider(MemoryProvider() if provider is None else provider)
-    before = STAND_IN.set(chosen)
+    before = STAND_IN.set(chosen, wakes)
     try:
         yield chosen
     finally:
@@ -225,13 +229,15 @@ class Played:
     """What came of a conversation.
 
     ``answers`` are what the invocations of ``events`` returned, ``arrived`` those of what arrived meanwhile; where one
-    raised, its exception stands. ``left`` is what is still stored for the keys that ran.
+    raised, its exception stands. ``left`` is what is still stored for the keys that ran. ``wakes`` is what Lambda's
+    waker would have sent: ``wake.to_event()`` is the event of the invocation that goes on.
     """
 
     answers: tuple[Any, ...]
     arrived: tuple[Any, ...]
     runs: tuple[Run, ...]
     left: tuple[Message, ...]
+    wakes: tuple[Wake, ...]
 
     @property
     def results(self) -> list[Any]:
@@ -265,7 +271,8 @@ def run(
         provider: The store, to look into it or to go on with it; a `MemoryProvider` of its own unless given.
         left_ms: How many milliseconds each invocation has.
 
-    Not played: time. Nothing pauses and nobody retries; a message that waits for its next attempt is ``left``.
+    Not played: time, and wakes. Nothing pauses and nothing retries; a message that waits for its next attempt, or for
+    the invocation that would be woken, is ``left``.
 
     Raises ``ConfigurationError`` when there is no event or one has another key, or the provider stores no messages.
     """
@@ -275,13 +282,14 @@ def run(
     if not isinstance(given, list | tuple) or not given or not is_mailbox(mailbox):
         raise ConfigurationError("run(handler, key, events) needs a list of events, and a provider with a mailbox")
     stage = _Stage(handler, chosen, key, arriving=_by_step(arriving), stop=_by_step(stop), left_ms=left_ms)
-    before = STAND_IN.set(stage)
+    wakes: list[Wake] = []
+    before = STAND_IN.set(stage, wakes)
     try:
         answers = tuple(stage.play(event) for event in events)
     finally:
         STAND_IN.reset(before)
     left = tuple(message for key in dict.fromkeys(stage.keys) for message in mailbox.peek(key))
-    return Played(answers=answers, arrived=tuple(stage.arrived), runs=tuple(stage.runs), left=left)
+    return Played(answers=answers, arrived=tuple(stage.arrived), runs=tuple(stage.runs), left=left, wakes=tuple(wakes))
 
 
 def _by_step(given: Any) -> dict[int, Any]:
