@@ -40,8 +40,9 @@ M2   Close only when empty: ``settle`` frees the key only if nothing due waits, 
 M3   Promised: a message is promised from the moment anybody was told it is safe, and the mark is written before the
      answer. It leaves when handled or dead or, while not promised, when its own invocation reports its failure.
 M4   Order: due messages are delivered oldest first per key, in the order they were stored.
-M5   Once per id: an id that waits, runs, was handled or died within the window is not stored twice. The window is
-     bounded in time (15 minutes unless more is set) and in number (the last 256 of a key).
+M5   Once per id: an id that waits, runs, was handled or died within the window is not stored twice: what was stored
+     first under it is what runs, promised or not. The window is bounded in time (15 minutes unless more is set) and in
+     number (the last 256 of a key).
 M6   Failure: a delivery is counted in the step that gives the message to a run. A failed promised message becomes due
      again after a growing pause, later ones skip ahead or are blocked; after ``max_attempts`` it is a dead letter.
 M7   Limits: ``max_pending`` bounds what is routed; whoever finds the key free owns it even when the mailbox is full.

@@ -17,6 +17,7 @@ A caller who waits (HTTP) gets its own message run and what else waits handed ov
 place.
 """
 
+import json
 import secrets
 import threading
 from collections.abc import Callable, Sequence
@@ -603,9 +604,19 @@ class _Stay:
         )
 
     def started(self, message: Message) -> Message:
-        """The message as its run sees it: the own one with the event as it came, not as it was stored."""
+        """The message as its run sees it: this invocation's own with the event as it came, not as it was stored.
+
+        Unless another event is stored under its id: what was stored first is what runs (M5).
+        """
         own = self.call.message
         if own is None or own.id != message.id or not self.own_is_open():  # a run may have changed the event meanwhile
+            return message
+        if message.event is not own.event and _as_stored(own.event) != _as_stored(message.event):
+            LOG.warning(
+                "message %r of key %r came again with another event: what was stored first under this id runs",
+                message.id,
+                self.call.name,
+            )
             return message
         return replace(message, event=self.call.event)
 
@@ -715,6 +726,11 @@ class _Stay:
                 **said,
             ),
         )
+
+
+def _as_stored(event: Any) -> str:
+    """Text that two events have in common when they are stored alike, in whatever order their names stand."""
+    return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
 
 
 def describe(error: BaseException) -> str:

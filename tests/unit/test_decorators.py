@@ -1037,6 +1037,27 @@ def test_message_is_the_first_argument_or_the_named_one(shop: Shop, records: lis
     ]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_id_that_comes_again_runs_what_was_stored_first(shop: Shop, is_async: bool) -> None:  # noqa: FBT001
+    """M5: the accepted record, made anew and without the arguments of the later call."""
+    got: list[Any] = []
+    options = for_records(shop, key="k", message_id=lambda record: record["id"], load=lambda stored: [stored])
+    shop.store.acquire_lease("shop/k", "dead", 30_000)
+    shop.store.claim("shop/k", "by", 30_000, Message(id="d", event={"id": "d", "amount": 1}))
+    shop.clock.advance(30_000)
+
+    def plain(record: Any, tenant: str = "none") -> None:
+        got.append((record, tenant))
+
+    async def later(record: Any, tenant: str = "none") -> None:
+        got.append((record, tenant))
+
+    function = leased_function(**options)(later if is_async else plain)
+    function({"id": "d", "amount": 2}, tenant="other")
+    function({"id": "e", "amount": 3}, tenant="other")
+    assert got == [([{"id": "d", "amount": 1}], "none"), ({"id": "e", "amount": 3}, "other")]
+
+
 def test_named_argument_must_be_there() -> None:
     """At decoration; without any argument there is no message."""
     with pytest.raises(ConfigurationError, match="has no argument 'event'"):

@@ -71,6 +71,16 @@ def test_woken_function_runs_it(line: Line) -> None:
     assert (line.owner, line.stored) == (None, [])
 
 
+def test_what_was_sent_first_under_an_id_is_what_runs(line: Line) -> None:
+    """M5: another event that is sent under the id of one whose owner died does not run in its place."""
+    seen: list[Any] = []
+    line.leave("m1")
+    send("k", {"amount": 2}, message_id="m1", target=TARGET, provider=line.store, waker=line.waker)
+    line.during["m1"] = lambda message, _: seen.append(message.event)
+    line.resume(wakes(line)[0])
+    assert seen == [{"stored": "m1"}]
+
+
 def test_wake_keeps_the_target_for_the_sweeper(line: Line) -> None:
     """Whoever finds the key orphaned knows whom to wake: as it was sent, alias included."""
     # H47: self-invoke goes to the wrong alias.

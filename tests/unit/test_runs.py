@@ -1,6 +1,7 @@
 """One invocation's work on one key: who runs, in which order, what is settled, and who goes on."""
 
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -269,6 +270,57 @@ def test_own_run_sees_the_event_as_it_came(line: Line) -> None:
 
     line.serve(line.call("m1"), work)
     assert seen == [{"own": "m1"}, {"stored": "m2"}]
+
+
+@pytest.mark.parametrize("promised", [True, False])
+def test_what_was_stored_first_under_an_id_is_what_runs(
+    line: Line, caplog: pytest.LogCaptureFixture, *, promised: bool
+) -> None:
+    """M5: another event under the id of one whose owner died does not run in its place, accepted or not."""
+    seen: list[Any] = []
+    if promised:
+        line.leave("m1")
+    else:
+        line.store.claim(KEY, "dead", TTL_MS, Message(id="m1", event={"stored": "m1"}))
+        line.clock.advance(TTL_MS)
+    another = replace(line.call("m1"), message=Message(id="m1", event={"stored": 2}), event={"own": 2})
+    assert line.serve(another, lambda message, _: seen.append(message.event)) == Ran()
+    assert seen == [{"stored": "m1"}]
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "'m1' of key 'k' came again with another event" in said
+    assert "{" not in said
+
+
+def test_retry_of_what_is_stored_sees_the_event_as_it_came(line: Line) -> None:
+    """Its stored form says that it is the same, in whatever order its names stand: what is not stored comes along."""
+    seen: list[Any] = []
+    body = {"b": [1, (2,)], "a": None}
+    line.store.claim(KEY, "dead", TTL_MS, Message(id="m1", event={"a": None, "b": [1, [2]]}))
+    line.clock.advance(TTL_MS)
+    again = replace(line.call("m1"), message=Message(id="m1", event=body), event={**body, "token": "secret"})
+    line.serve(again, lambda message, _: seen.append(message.event))
+    assert seen == [{**body, "token": "secret"}]
+
+
+@pytest.mark.parametrize(("stored", "now"), [(1, 1.0), (1, True), (0, False), ([], {}), (None, False), ("1", 1)])
+def test_event_that_only_python_calls_equal_is_another(line: Line, stored: Any, now: Any) -> None:
+    """M5: what the run sees is what the text says that is stored."""
+    seen: list[Any] = []
+    line.store.claim(KEY, "dead", TTL_MS, Message(id="m1", event={"v": stored}))
+    line.clock.advance(TTL_MS)
+    again = replace(line.call("m1"), message=Message(id="m1", event={"v": now}), event={"v": now})
+    line.serve(again, lambda message, _: seen.append(json.dumps(message.event)))
+    assert seen == [json.dumps({"v": stored})]
+
+
+def test_id_that_comes_again_takes_what_was_stored_first_into_its_run(line: Line) -> None:
+    """M5: also where the run of an older message is started for all that is due."""
+    line.settings = Settings(deliver="all")
+    line.leave("m0", "m1")
+    held: list[Any] = []
+    another = replace(line.call("m1"), message=Message(id="m1", event={"stored": 2}), event={"own": 2})
+    line.serve(another, lambda _, lease: held.extend(each.event for each in lease.messages))
+    assert held == [{"stored": "m0"}, {"stored": "m1"}]
 
 
 def test_owner_is_minted_for_each_run(line: Line) -> None:
@@ -1629,6 +1681,16 @@ def test_provider_that_only_leases_has_nothing_to_resume(line: Line) -> None:
     """Somebody sent a resume event all the same."""
     only_leases(line)
     assert line.resume(Wake(key=KEY, ticket="t", target=None, hops=1)) == Idle()
+
+
+def test_event_of_a_provider_that_only_leases_need_not_be_json(line: Line) -> None:
+    """Nothing is stored, so there is nothing to compare it with."""
+    only_leases(line)
+    seen: list[Any] = []
+    event = {"at": object(), 1: "a", "1": "b"}
+    own = replace(line.call("m1"), message=Message(id="m1", event=event), event=event)
+    line.serve(own, lambda message, _: seen.append(message.event))
+    assert seen == [event]
 
 
 def test_release_without_an_answer_leaves_the_result(line: Line) -> None:
