@@ -23,7 +23,7 @@ from incumbent.local.template import find_function
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
-from incumbent.validation import check_key
+from incumbent.validation import check_key, fit_message_id, full_key, is_fitted
 from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -183,7 +183,7 @@ def _dead_ls(arguments: argparse.Namespace) -> int:
 
 
 def _dead_show(arguments: argparse.Namespace) -> int:
-    there = operations.show_letter(_store(arguments), _printer(), key=_key(arguments), message_id=arguments.id)
+    there = operations.show_letter(_store(arguments), _printer(), key=_key(arguments), message_id=_id(arguments.id))
     return GOOD if there else BAD
 
 
@@ -220,13 +220,21 @@ def _store(arguments: argparse.Namespace) -> operations.Store:
 
 
 def _key(arguments: argparse.Namespace) -> str:
-    return check_key(f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key)
+    """The provider's key. With --keyspace it is the application's own, or what the list shows behind the slash."""
+    if not arguments.keyspace or is_fitted(arguments.key):
+        return check_key(f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key)
+    return full_key(arguments.keyspace, arguments.key)
+
+
+def _id(given: str) -> str:
+    """The id as it is stored: the application's own, or as the list shows it."""
+    return given if is_fitted(given) else str(fit_message_id(given))
 
 
 def _ids(arguments: argparse.Namespace, store: operations.Store, key: str) -> list[str]:
     if bool(arguments.ids) == arguments.all:
         raise ConfigurationError("name the messages by their ids, or say --all, one of the two")
-    return operations.all_of(store, key) if arguments.all else list(arguments.ids)
+    return operations.all_of(store, key) if arguments.all else [_id(each) for each in arguments.ids]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from incumbent.errors import (
 from incumbent.lease import Lease
 from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
 from incumbent.sources import Source, source_of, stored_form
-from incumbent.validation import check_key, check_keyspace, check_message_id, flag, shown
+from incumbent.validation import check_keyspace, check_message_id, fit_message_id, flag, full_key, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
 from incumbent.wakers import LambdaWaker, Wake, Waker, check_waker
 
@@ -107,9 +107,11 @@ def leased(
     outside of parsers and event sources (what is stored must be the JSON event) and outside of ``@idempotent``.
 
     Args:
-        key: What must not run twice at once: text for one key, or a callable from the event to it.
+        key: What must not run twice at once: text for one key, or a callable from the event to it. Of one that is
+            too long for a store (1,024 bytes with its keyspace) the beginning and the digest are kept.
         key_jmespath: The same as an expression, with Powertools' functions such as ``powertools_json(body).id``.
-        message_id: A callable from the event to its id; the source's own id (or the request id) unless given.
+        message_id: A callable from the event to its id; the source's own id (or the request id) unless given. Of one
+            of more than 256 bytes the beginning and the digest are kept.
         message_id_jmespath: The same as an expression.
         provider: A provider, or a backend that has one. Unless given, the one that the environment names.
         keyspace: Keeps this application's keys from another's; the function's name unless given, no slash. Empty: the
@@ -430,13 +432,16 @@ class _Desk:
                 f"{options.name}: the event is a {type(event).__name__}, but what is stored must be the JSON event: "
                 "@leased stands above @event_parser and @event_source (for a record of a batch, give store= and load=)"
             )
-        name = self.key(event)
+        given = self.key(event)
+        key = self.full_key(given)
+        name = self.name_of(key)
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
         message_id = self.message_id(event, source, request_id, name)
         return Call(
-            key=self.full_key(name),
+            key=key,
             name=name,
-            message=Message(id=message_id, event=options.store(event)),
+            said={"key": given, "message_id": message_id},
+            message=Message(id=self.stored_id(message_id, name), event=options.store(event)),
             event=event if own_event is None else own_event,
             origin=self.origin(context, request_id),
             ends=self.ends(context),
@@ -445,7 +450,6 @@ class _Desk:
 
     def resumed(self, wake: Wake, context: Any) -> Call | None:
         """Read a resume event; ``None`` when its key is not of this handler's keyspace."""
-        prefix = f"{self.keyspace()}/" if self.keyspace() else ""
         if flag(os.environ, "INCUMBENT_DISABLED"):
             observe.LOG.warning("INCUMBENT_DISABLED is set: what waits under key %r waits until it is not", wake.key)
         if not self.has(wake):
@@ -458,7 +462,7 @@ class _Desk:
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
         return Call(
             key=wake.key,
-            name=wake.key.removeprefix(prefix),
+            name=self.name_of(wake.key),
             message=None,
             ticket=wake.ticket,
             hops=wake.hops,
@@ -484,7 +488,7 @@ class _Desk:
                 return options.on_busy(event, context, outcome=outcome)
             if outcome == Later(why="behind"):
                 return options.on_busy(event, context, outcome=Routed(owner=None))
-        said = {"key": call.name, "message_id": call.message.id}
+        said = call.said
         match outcome:
             case Later() | Routed():
                 return source.answer(202, {"status": "accepted", **said})
@@ -527,18 +531,20 @@ class _Desk:
         A function may be called for several messages in one request: each has an id of its own then.
         """
         if self.options.choose_id is None:
-            own = f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id
-            value: object = source.message_id or own
-        else:
-            value = _as_text(self.read(event, self.options.choose_id, self.options.id_said))
-            if not isinstance(value, str) or not value:
-                raise LeaseKeyMissing(
-                    f"{self.options.name}: {self.options.id_said} gave {type(value).__name__} {shown(value)} instead "
-                    "of a non-empty string or an integer: the event has no message id, and nothing was run or stored",
-                    key=key,
-                )
+            return source.message_id or (f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id)
+        value = _as_text(self.read(event, self.options.choose_id, self.options.id_said))
+        if not isinstance(value, str) or not value:
+            raise LeaseKeyMissing(
+                f"{self.options.name}: {self.options.id_said} gave {type(value).__name__} {shown(value)} instead "
+                "of a non-empty string or an integer: the event has no message id, and nothing was run or stored",
+                key=key,
+            )
+        return value
+
+    def stored_id(self, message_id: str, key: str) -> str:
+        """The id as it is stored: its digest stands for one that is too long. The sources' own have been fitted."""
         try:
-            return check_message_id(value, key)
+            return check_message_id(fit_message_id(message_id) if self.options.choose_id else message_id, key)
         except ConfigurationError as cause:
             raise LeaseKeyMissing(f"{self.options.name}: no usable message id: {cause}", key=key) from cause
 
@@ -558,9 +564,13 @@ class _Desk:
         """The provider's key: the keyspace before the user's."""
         keyspace = self.keyspace()
         try:
-            return check_key(f"{keyspace}/{name}" if keyspace else name)
+            return full_key(keyspace, name)
         except ConfigurationError as cause:
             raise LeaseKeyMissing(f"{self.options.name}: no usable key: {cause}", key=name) from cause
+
+    def name_of(self, full: str) -> str:
+        """What runs of a key call it: the provider's key without the keyspace."""
+        return full.removeprefix(f"{self.keyspace()}/") if self.keyspace() else full
 
     def keyspace(self) -> str:
         """The function's name, in Lambda as it is deployed, unless it was chosen."""

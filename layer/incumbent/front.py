@@ -21,7 +21,7 @@ from incumbent.contract import (
 from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageTooLarge
 from incumbent.runs import describe
 from incumbent.sources import stored_form
-from incumbent.validation import check_key, check_keyspace, flag
+from incumbent.validation import check_keyspace, fit_message_id, flag, full_key
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
 from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker, check_waker
 
@@ -54,7 +54,8 @@ def send(
 
     ``target`` is the function's name or ARN, with its alias (``INCUMBENT_TARGET``); its name is the keyspace unless
     ``keyspace`` says otherwise: it must be the one that the function's ``@leased`` uses. ``message_id`` makes a
-    repeated send harmless; a random one is made up unless given. ``waker`` wakes the target: ``"auto"`` is
+    repeated send harmless; a random one is made up unless given. Of a key or an id that is too long for a store the
+    digest is kept, as by ``leased``; ask `status` by the whole one. ``waker`` wakes the target: ``"auto"`` is
     `LambdaWaker`; ``None`` wakes nothing, as with ``leased``: the message waits for the next one of its key or the
     sweeper. ``ttl_ms`` is how long the key waits for the woken function. ``store`` chooses what is kept of the event,
     as in ``leased``: HTTP credentials are left out unless given.
@@ -68,7 +69,8 @@ def send(
     check_waker(waker)
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
-    message = Message(id=secrets.token_hex(16) if message_id is None else message_id, event=store(event))
+    given = secrets.token_hex(16) if message_id is None else message_id
+    message = Message(id=fit_message_id(given), event=store(event))
     ticket = f"{TICKET}{secrets.token_urlsafe(24)}"
     origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
     observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))
@@ -90,7 +92,7 @@ def send(
     told("sent", outcome=state)
     chosen = _lambda_waker() if waker == "auto" else waker
     woken = isinstance(answer, Claimed) and _wake(mailbox, chosen, Wake(key=full, ticket=ticket, target=name), ttl_ms)
-    return Sent(message_id=message.id, state=state, woken=woken)
+    return Sent(message_id=given, state=state, woken=woken)
 
 
 def _wake(mailbox: Mailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> bool:
@@ -126,7 +128,8 @@ def status(
     backend = _mailbox(provider)
     if not is_archive(backend):
         raise ConfigurationError(f"{type(backend).__name__} cannot look up messages")
-    return backend.find(_full_key(key, keyspace, _function(target)), message_id, policy=policy) or "unknown"
+    full = _full_key(key, keyspace, _function(target))
+    return backend.find(full, fit_message_id(message_id), policy=policy) or "unknown"
 
 
 def _mailbox(provider: object | None) -> Mailbox:
@@ -168,5 +171,4 @@ def _full_key(key: str, keyspace: str | None, target: str | None) -> str:
         raise ConfigurationError(
             f"send to key {key!r}: give target= (or INCUMBENT_TARGET), the function to wake, or keyspace=", key=key
         )
-    check_key(key)
-    return check_key(f"{space}/{key}" if space else key)
+    return full_key(space, key)

@@ -61,7 +61,7 @@ class Lease:
         can_defer: bool,
     ) -> None:
         self.key: Final = key
-        """The key as the decorator made it from the event, without its keyspace."""
+        """The key as the decorator made it from the event, without its keyspace; too long a one is digested."""
         self.owner: Final = owner
         """The opaque name of this run."""
         self.fence: Final = fence

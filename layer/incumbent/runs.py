@@ -20,7 +20,7 @@ place.
 import json
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -118,12 +118,13 @@ class Call:
     """What one invocation brings: its key, and its own message or the ticket it was woken with.
 
     ``key`` is the provider's, ``name`` the user's. ``message`` is what is stored of the event, ``event`` what the own
-    run gets. ``synchronous``: somebody waits for the answer.
+    run gets. ``said`` is what the source is told of key and id. ``synchronous``: somebody waits for the answer.
     """
 
     key: str
     name: str
     message: Message | None
+    said: Mapping[str, str] = field(default_factory=dict)
     event: Any = None
     ticket: str | None = None
     hops: int = 0

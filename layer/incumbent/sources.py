@@ -1,12 +1,11 @@
 """What an event's source is, by the event's shape: its message id, whether somebody waits, and how it is answered."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from incumbent.validation import MAX_MESSAGE_ID_BYTES
+from incumbent.validation import MAX_MESSAGE_ID_BYTES, fit
 
 Kind: TypeAlias = Literal["http", "rest", "alb", "record", "eventbridge", "plain"]
 
@@ -134,5 +133,4 @@ def _text(value: object) -> str | None:
     """Text that is an id; of one that is too long (its sender may lengthen it) the digest."""
     if not isinstance(value, str) or not value:
         return None
-    raw = value.encode(errors="surrogatepass")
-    return value if len(raw) <= MAX_MESSAGE_ID_BYTES else f"sha256.{hashlib.sha256(raw).hexdigest()}"
+    return fit(value, MAX_MESSAGE_ID_BYTES)

@@ -1,7 +1,11 @@
 """What every provider refuses before any request (R10, M5, M7), so that all refuse the same."""
 
+import hashlib
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from incumbent.errors import ConfigurationError, MessageTooLarge
 
@@ -12,6 +16,8 @@ MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
 _YES = frozenset({"1", "true", "yes", "on", "y", "t"})
 _NO = frozenset({"", "0", "false", "no", "off", "n", "f"})
+_BEGINNING_BYTES = 128  # shown of a name that is too long, before its digest
+_FITTED = re.compile(r"~sha256\.[0-9a-f]{64}\Z")
 _MOST_SHOWN = 80  # characters: enough to recognise it
 
 
@@ -39,6 +45,37 @@ def _text(name: str, value: object, most: int, key: str | None = None) -> str:
 def check_key(key: object) -> str:
     """1 to 1,024 bytes of UTF-8, any character."""
     return _text("the key", key, MAX_KEY_BYTES)
+
+
+def is_fitted(text: str) -> bool:
+    """Whether this is what stands for a text that was too long, as listings show it."""
+    return _FITTED.search(text) is not None
+
+
+def fit(text: str, most_bytes: int) -> str:
+    """Text of at most ``most_bytes`` of UTF-8: itself, or its beginning and its digest where it is longer.
+
+    Two texts never meet: one that looks fitted is fitted too. So apply it once, to what was given.
+    """
+    raw = text.encode(errors="surrogatepass")
+    if len(raw) <= most_bytes and not is_fitted(text):
+        return text
+    return f"{raw[:_BEGINNING_BYTES].decode(errors='ignore')}~sha256.{hashlib.sha256(raw).hexdigest()}"
+
+
+def fit_message_id(message_id: Any) -> Any:
+    """The id of a message as it is stored; what is not text is left to the check of ids."""
+    return fit(message_id, MAX_MESSAGE_ID_BYTES) if isinstance(message_id, str) else message_id
+
+
+def full_key(keyspace: str, key: object) -> str:
+    """The provider's key: the keyspace before the application's key, whose digest stands for it if it is too long.
+
+    Raises ``ConfigurationError`` where that is not a key (R10).
+    """
+    prefix = f"{keyspace}/" if keyspace else ""
+    name = _text("the key", key, sys.maxsize)
+    return check_key(f"{prefix}{fit(name, MAX_KEY_BYTES - len(prefix.encode()))}")
 
 
 def check_owner(owner: object, key: str, name: str = "the owner") -> str:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 import boto3
 import pytest
 
-from incumbent import Message, Origin, Policy
+from incumbent import Message, Origin, Policy, send
 from incumbent.cli import main
 from incumbent.operations import Store, store_of
 from incumbent.providers import from_env
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
+from incumbent.validation import full_key
 
 TTL_MS = 30_000
 ONCE = Policy(max_attempts=1)
@@ -147,3 +148,25 @@ def test_memory_has_no_store_to_look_at(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
     assert main(["dead", "ls"]) == 2
     assert "memory" in capsys.readouterr().err
+
+
+def test_long_names_are_given_whole_or_as_they_are_listed(place: tuple[Store, list[str]], run: Run) -> None:
+    """With --keyspace the application's own name of a key and of a message will do, as with ``send``."""
+    store, _ = place
+    key, message_id = "incoming/" + "k" * 1_015, "m" * 300
+    send(key, {"number": 7}, message_id=message_id, keyspace="orders", provider=store, waker=None, policy=ONCE)
+    store.claim(full_key("orders", key), "o1", TTL_MS, None, policy=ONCE)
+    store.release_lease(full_key("orders", key), "o1")
+    store.claim(full_key("orders", key), "o2", TTL_MS, None, policy=ONCE)
+    code, lines = run("dead", "ls", key, "--keyspace", "orders")
+    assert (code, len(lines)) == (0, 2)
+    shown_key, shown_id = lines[0].split()[:2]
+    for words in (
+        (key, message_id, "--keyspace", "orders"),
+        (shown_key, shown_id),
+        (shown_key.removeprefix("orders/"), shown_id, "--keyspace", "orders"),
+    ):
+        code, lines = run("dead", "show", *words)
+        assert (code, json.loads("\n".join(lines))["event"]) == (0, {"number": 7})
+    assert run("dead", "purge", key, message_id, "--keyspace", "orders")[0] == 0
+    assert run("dead", "ls", shown_key) == (0, ["0 dead letters"])
