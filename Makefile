@@ -5,7 +5,10 @@ VENV ?= .venv
 PROVIDER ?= redis
 SEEDS ?= 20000
 BIN := $(VENV)/bin
+comma := ,
 DYNALITE := .dynalite
+NPM_CI = npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --loglevel=error \
+  --fetch-timeout=60000 --fetch-retries=1 --fetch-retry-mintimeout=1000
 SAM := .sam
 RUNTIME := 3.13
 CODE := $(wildcard layer tests benchmarks)
@@ -16,6 +19,8 @@ REPEATED := $(addprefix tests/,conformance faults crashes simulation linearizabi
 MEASURED := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py)))) tests/conformance/test_memory.py \
   tests/faults/test_proxy.py
 TEMPLATE := $(wildcard template.yaml)
+# A replay needs a few packages; only DynamoDB's needs moto. `make setup` installs these and what the tests need.
+DEMO := $(if $(filter dynamodb,$(PROVIDER)),local,demo)
 
 # A pip configuration of the machine's may name constraints of its own; the environment wins over it, so ours hold.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -36,7 +41,7 @@ setup: $(VENV)/.installed $(DYNALITE)/.installed ## make .venv with the pinned p
 
 sam: $(SAM)/.installed ## make what building and running the application as Lambda would takes, once
 
-demo: setup ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
+demo: $(VENV)/.$(DEMO) ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
 test: setup sam lint ## lint, then every test, with coverage
@@ -91,22 +96,40 @@ pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releas
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-3.* $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
-# The stamps come last, so that an installation that was cut off is made again.
-$(VENV)/.installed: pyproject.toml constraints.txt
+# $(call install,extras): the package with these extras. The stamps come last, so that an installation that was cut off
+# is made again.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is missing or older than 3.11: say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
-	@echo "installing into $(VENV): a few minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -qq hatchling editables
-	$(PIP) install -qq --no-build-isolation -e '.[local,dev]'
+	$(PIP) install -qq --no-build-isolation -e '.[$(1)]'
+endef
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@echo "installing what the demo needs into $(VENV): less than a minute"
+	$(call install,demo)
 	@touch $@
+
+$(VENV)/.local: pyproject.toml constraints.txt
+	@echo "installing what the demo on DynamoDB needs into $(VENV): about a minute"
+	$(call install,local)
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV): a few minutes the first time"
+	$(call install,local$(comma)dev)
+	@touch $(VENV)/.demo $(VENV)/.local $@
 
 $(DYNALITE)/.installed: tests/dynalite/package.json tests/dynalite/package-lock.json
 	@mkdir -p $(DYNALITE)
-	@if command -v npm >/dev/null; then \
-	  cp $^ $(DYNALITE)/ && npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
-	else \
+	@if ! command -v npm >/dev/null; then \
 	  echo "npm is not here: the tests leave dynalite out, the second implementation of DynamoDB."; \
+	elif cp $^ $(DYNALITE)/ && $(NPM_CI); then \
+	  touch $@; \
+	else \
+	  rm -rf $(DYNALITE)/node_modules; \
+	  echo "npm could not install dynalite: the tests leave it out, the second implementation of DynamoDB."; \
 	fi
 
 # Two environments: SAM CLI's, whose python is the one that `sam build` looks for; and one as bare as Lambda's runtime,

@@ -47,6 +47,13 @@ def dynamodb(request: pytest.FixtureRequest) -> "DynamoDBClient":
     return boto3.client("dynamodb", endpoint_url=server.endpoint_url, config=config)
 
 
+def test_moto_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest extra leaves it out; the error says which one brings it."""
+    monkeypatch.setitem(sys.modules, "moto", None)
+    with pytest.raises(NotStarted, match=r"incumbent\[local\]"), servers.locked_moto():
+        pass
+
+
 def test_valkey_answers_under_its_url(valkey_server: ValkeyServer) -> None:
     """The url is all that a client needs."""
     with redis.Redis.from_url(valkey_server.url) as client:

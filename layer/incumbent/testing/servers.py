@@ -161,6 +161,8 @@ def locked_moto() -> Iterator[DynamoDBServer]:
 
     Raises `NotStarted`.
     """
+    if find_spec("moto") is None:
+        raise NotStarted("the package moto is not installed: pip install 'incumbent[local]'")
     with supervised([sys.executable, "-m", "incumbent.testing.locked_moto", HOST]) as process:
         yield DynamoDBServer(port=int(process.first_line()), process_group=process.process_group)
 
