@@ -46,6 +46,7 @@ PARTS = {
             "LeaseUnavailable",
             "MailboxFull",
             "MessageTooLarge",
+            "ResultRefused",
             "StoredFormatUnknown",
         ],
     ),

@@ -24,6 +24,7 @@ from incumbent.errors import (
     LeaseUnavailable,
     MailboxFull,
     MessageTooLarge,
+    ResultRefused,
     RetryLater,
     StoredFormatUnknown,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "Orphan",
     "Policy",
     "Released",
+    "ResultRefused",
     "RetryLater",
     "Routed",
     "Sent",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
-from incumbent import loops, observe, powertools, providers
+from incumbent import loops, observe, powertools, providers, results
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, NoopLeaseProvider, check_backend, is_mailbox, resolve_lease_provider
 from incumbent.errors import (
@@ -144,7 +144,8 @@ def leased(
 
     Everything is checked here and raises ``ConfigurationError``. The handler raises ``LeaseKeyMissing`` for an event
     without a key, ``LeaseUnavailable`` when the store cannot be asked, ``MailboxFull`` and ``MessageTooLarge``,
-    ``LeaseBusy`` under ``"reject"``, and ``LeaseLost``; HTTP callers are answered 400, 503, 429, 413 and 409 instead.
+    ``LeaseBusy`` under ``"reject"``, ``LeaseLost``, and ``ResultRefused`` for a result that is not JSON, larger than
+    6 MB, or a generator; HTTP callers are answered 400, 503, 429, 413 and 409 instead.
 
     Not promised: that a message is run once. It is run at least once; guard what you write with ``lease.fence``.
     """
@@ -233,6 +234,8 @@ def leased_function(
             ``function.resume(event, context)``, which is to be asked first: it is true when the event was a resume
             event, and then its work is done.
         **options: See ``leased``.
+
+    It answers Python and not Lambda, so its result need not be JSON; a generator and the like raise ``ResultRefused``.
 
     A function with an argument ``lambda_context`` or ``context`` is given the time that the invocation has left.
     """
@@ -339,6 +342,20 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
 
 
+def _checked(work: Work, call: Call, *, answers: bool) -> Work:
+    """Work whose result is known to be good: all of it is done and, where it ``answers`` Lambda, it can be sent."""
+    own = None if call.message is None else call.message.id
+
+    def checked(message: Message, lease: Lease) -> Any:
+        result = work(message, lease)
+        results.check_done(result, lease.key)
+        if answers and not lease.deferred and any(each.id == own for each in lease.held):
+            results.check_answer(result, lease.key)
+        return result
+
+    return checked
+
+
 def _watched(work: Work, raised: list[BaseException]) -> Work:
     """Work that notes what it raises, so that a handler's errors are told from those of taking its event."""
 
@@ -412,7 +429,8 @@ class _Desk:
                 call = self.resumed(wake, context)
             else:
                 call = self.call(event, context, source, own_event, hands_over=hands_over)
-            watched = _watched(providers.staged(call.key, work), raised) if call is not None else work
+            checked = work if call is None else _checked(work, call, answers=not self.one_of_several)
+            watched = checked if call is None else _watched(providers.staged(call.key, checked), raised)
             outcome = Idle() if call is None else self.runner().serve(call, watched)
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:

@@ -11,6 +11,7 @@
     ├── MailboxFull             as many messages wait as may wait; nothing was stored (M7)
     ├── MessageTooLarge         the message is larger than may be stored; nothing was stored (M7)
     ├── StoredFormatUnknown     a record was written by a version that this one does not know (M12)
+    ├── ResultRefused           a handler returned what Lambda cannot send, or work that is not done; its run failed
     └── RetryLater              raised by a handler: run this message again after a pause of its own (M6)
 
 A message says what happened, to which key, and what to do. What a program needs to know are attributes.
@@ -72,6 +73,14 @@ class MessageTooLarge(IncumbentError):
 
 class StoredFormatUnknown(IncumbentError):
     """A stored record carries a version that this one cannot read; it was left as it stands (M12)."""
+
+
+class ResultRefused(IncumbentError):
+    """A handler returned what Lambda cannot send, or work that is not done: its run counts as failed.
+
+    What Lambda cannot send is what the runtime client cannot marshal, or more than 6 MB. Work that is not done is a
+    generator, a coroutine, a ``map`` or ``filter``.
+    """
 
 
 class RetryLater(IncumbentError):

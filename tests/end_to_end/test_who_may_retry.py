@@ -8,6 +8,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import pytest
@@ -159,6 +160,16 @@ def raises(cell: Cell) -> None:
     cell.do = raising(ValueError("no"))
 
 
+def returns_what_cannot_be_sent(cell: Cell) -> None:
+    """Lambda cannot marshal it; a batch processor does not try."""
+    cell.do = lambda _: {"at": datetime(2026, 11, 2, tzinfo=UTC)}
+
+
+def returns_work_that_is_not_done(cell: Cell) -> None:
+    """A generator that a decorator has hidden."""
+    cell.do = lambda _: (each for each in [DONE])
+
+
 def raises_after_a_duplicate(cell: Cell) -> None:
     """While it runs, the message comes once more and is told that it is safe; then the run raises."""
 
@@ -264,6 +275,14 @@ BEHIND = {"http": "promised", "asynchronous": "handled", "record": "promised"}
 TABLE = [
     row(returns, "200", "success", "success", "handled"),
     row(raises, "error ValueError", "error ValueError", "failure", "gone"),
+    row(
+        returns_what_cannot_be_sent,
+        "error ResultRefused",
+        "error ResultRefused",
+        "success",
+        {"http": "gone", "asynchronous": "gone", "record": "handled"},
+    ),
+    row(returns_work_that_is_not_done, "error ResultRefused", "error ResultRefused", "failure", "gone"),
     row(raises_after_a_duplicate, "error ValueError", "error ValueError", "failure", "promised"),
     row(defers, "202", "success", "success", "promised"),
     row(is_routed, "202", "success", "success", "promised"),

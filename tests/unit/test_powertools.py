@@ -662,16 +662,14 @@ class TestStacking:
         def needs(event: Any, context: object, *, lease: Lease) -> None:
             """Never called."""
 
-        def likes(event: Any, context: object, *, lease: Lease | None = None) -> tuple[Any, Any]:
-            return lease, current_lease()
+        def likes(event: Any, context: object, *, lease: Lease | None = None) -> tuple[bool, bool]:
+            return lease is None, current_lease() is not None
 
         layers: list[Any] = [event_source(data_class=EventBridgeEvent), middleware, plain]
         for layer in layers:
             with pytest.raises(ConfigurationError, match=r"call current_lease\(\)"):
                 self.leased(provider)(layer(needs))
-            given, current = self.leased(MemoryProvider())(layer(likes))(event(), None)
-            assert given is None
-            assert current is not None
+            assert self.leased(MemoryProvider())(layer(likes))(event(), None) == (True, True)
 
     def test_a_validator_stands_below(self, provider: MemoryProvider) -> None:
         """It refuses an event as if it stood alone, and never sees one that wakes the function."""

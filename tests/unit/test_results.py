@@ -1,0 +1,264 @@
+"""What a handler returns is known to be good before its message counts as handled."""
+
+import asyncio
+import decimal
+import functools
+import json
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from awslambdaric.lambda_runtime_marshaller import LambdaMarshaller
+
+from incumbent import Message, ResultRefused, leased, leased_function
+from incumbent.providers.memory import MemoryProvider
+from incumbent.results import MAX_RESULT_BYTES, check_answer
+from tests.unit.stage import context
+from tests.unit.test_decorators import Shop
+
+WHEN = datetime(2026, 11, 2, tzinfo=UTC)
+Point = namedtuple("Point", "x y")  # noqa: PYI024 - as users write it
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+VALUES: dict[str, Any] = {
+    "nothing": None,
+    "text": "naïve ☃",
+    "object": {"a": [1, 2.5, True, None], "b": {"c": "d"}},
+    "tuple": (1, 2),
+    "named tuple": Point(1, 2),
+    "decimal": {"price": decimal.Decimal("1.10")},
+    "decimal that is no number": decimal.Decimal("NaN"),
+    "not a number": float("nan"),
+    "bytes alone": b"\xff\x00",
+    "bytes of text inside": {"a": b"abc"},
+    "other bytes inside": {"a": b"\xff"},
+    "numbers as names": {1: "a", None: "b", 1.5: "c", False: "d"},
+    "bytes as names": {b"a": 1},
+    "tuple as a name": {(1, 2): 1},
+    "datetime": {"at": WHEN},
+    "datetime as a name": {WHEN: 1},
+    "set": {1, 2},
+    "exception": ValueError("no"),
+    "class": ValueError,
+    "lone surrogate": {"a": "\ud800"},
+    "circle": CIRCLE,
+    "views": {}.keys(),
+}
+
+
+@pytest.fixture
+def shop() -> Shop:
+    """A store of the test's own."""
+    return Shop()
+
+
+def marshalled(value: Any) -> bool:
+    """Whether the runtime client gets it to Lambda."""
+    try:
+        body, _ = LambdaMarshaller().marshal_response(value)
+        if isinstance(body, str):
+            body.encode()
+    except Exception:  # noqa: BLE001 - whatever it is, there is no answer
+        return False
+    return True
+
+
+def taken(value: Any) -> bool:
+    """Whether it counts as a result."""
+    try:
+        check_answer(value, "k")
+    except ResultRefused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("runtime", ["AWS_Lambda_python3.11", "AWS_Lambda_python3.13"])
+def test_result_is_good_where_the_runtime_client_marshals_it(
+    monkeypatch: pytest.MonkeyPatch, runtime: str, name: str
+) -> None:
+    """Its encoder knows decimals and bytes, and takes what Python's own does not; the version of the runtime counts."""
+    monkeypatch.setenv("AWS_EXECUTION_ENV", runtime)
+    assert taken(VALUES[name]) == marshalled(VALUES[name])
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name != "bytes as names"])
+def test_result_is_good_on_a_developers_machine_where_it_would_be_in_lambda(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Without the runtime client the newest runtimes count; names of bytes are refused, where Lambda sends text."""
+    monkeypatch.setenv("AWS_EXECUTION_ENV", "AWS_Lambda_python3.13")
+    expected = marshalled(VALUES[name])
+    for module in [each for each in sys.modules if each.partition(".")[0] == "awslambdaric"]:
+        monkeypatch.delitem(sys.modules, module)
+    assert taken(VALUES[name]) == expected
+
+
+@pytest.mark.parametrize("make", [lambda most: "x" * (most - 2), lambda most: b"x" * most])
+def test_result_of_more_than_lambda_takes_is_refused(make: Callable[[int], Any]) -> None:
+    """6 MB, as it is sent."""
+    assert taken(make(MAX_RESULT_BYTES))
+    with pytest.raises(ResultRefused, match="6,291,557 bytes"):
+        check_answer(make(MAX_RESULT_BYTES + 1), "k")
+
+
+def test_run_whose_result_lambda_cannot_take_has_failed(shop: Shop) -> None:
+    """Its source is told of an error, and its retry runs the message again: it is no duplicate."""
+    handler = shop.handler(message_id_jmespath="id")
+    shop.during = lambda _: {"at": WHEN}
+    for _ in range(2):
+        with pytest.raises(ResultRefused, match=r"key 'a'.*datetime"):
+            handler({"k": "a", "id": 1}, shop.context())
+    assert [fact.outcome for fact in shop.facts.of("run_ended")] == ["failed", "failed"]
+    assert shop.store.find("shop/a", "1") is None
+    shop.during = lambda _: {"at": WHEN.isoformat()}
+    assert handler({"k": "a", "id": 1}, shop.context()) == {"at": WHEN.isoformat()}
+    assert shop.store.find("shop/a", "1") == "handled"
+
+
+def test_own_message_among_others_is_checked_too(shop: Shop) -> None:
+    """With ``deliver="all"`` the run's result is the answer, whichever message was the first."""
+    shop.store.claim("shop/a", "dead", 1_000, Message(id="older", event={"k": "a", "id": 0}), as_ticket=True)
+    shop.store.release_lease("shop/a", "dead")
+    handler = shop.handler(message_id_jmespath="id", deliver="all")
+    shop.during = lambda _: WHEN
+    with pytest.raises(ResultRefused):
+        handler({"k": "a", "id": 1}, shop.context())
+
+
+def test_results_of_other_messages_may_be_anything(shop: Shop) -> None:
+    """They go to ``on_result`` and not to Lambda."""
+    got: list[Any] = []
+    handler = shop.handler(message_id_jmespath="id", on_result=lambda _, result: got.append(result))
+
+    def work(event: Any) -> Any:
+        if event["id"] == 1:
+            handler({"k": "a", "id": 2}, shop.context("request-2"))
+            return "answer"
+        return WHEN
+
+    shop.during = work
+    assert handler({"k": "a", "id": 1}, shop.context()) == "answer"
+    assert got == [WHEN]
+    assert shop.store.find("shop/a", "2") == "handled"
+
+
+def test_run_that_defers_is_not_asked_for_a_result(shop: Shop) -> None:
+    """``lease.defer()`` is no answer to anybody."""
+
+    @leased(key="a", provider=shop.store, clock=shop.clock, waker=None, keyspace="shop")
+    def handler(event: Any, context: Any, *, lease: Any) -> Any:
+        return lease.defer()
+
+    assert handler({}, shop.context())["status"] == "accepted"  # type: ignore[call-arg]
+
+
+# --- work that would begin after the settle
+
+
+def behind_a_decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A middleware of the kind that everybody writes."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+done: list[str] = []
+
+
+def generates(event: Any, context: Any = None) -> Any:
+    """A generator function."""
+    done.append("generated")
+    yield event
+
+
+async def generates_later(event: Any, context: Any = None) -> Any:
+    """An asynchronous one."""
+    done.append("generated")
+    yield event
+
+
+async def awaits_nothing(event: Any, context: Any = None) -> Any:
+    """A coroutine that returns another."""
+    return asyncio.sleep(0)
+
+
+def maps(event: Any, context: Any = None) -> Any:
+    """Work that nobody has asked for yet."""
+    return map(done.append, ["mapped"])
+
+
+def filters(event: Any, context: Any = None) -> Any:
+    """As `maps`."""
+    return filter(done.append, ["filtered"])
+
+
+LAZY = [generates, generates_later, awaits_nothing, maps, filters]
+
+
+@pytest.mark.parametrize("function", LAZY)
+@pytest.mark.parametrize("decorate", [leased, leased_function])
+def test_work_that_would_begin_after_the_settle_has_failed(
+    shop: Shop, decorate: Any, function: Callable[..., Any]
+) -> None:
+    """Behind a decorator it cannot be told before the call; afterwards it can, and its message is not handled."""
+    options = {"key_jmespath": "k", "message_id_jmespath": "id", "keyspace": "shop", "clock": shop.clock}
+    decorated = decorate(**options, provider=shop.store, waker=None)(behind_a_decorator(function))
+    done.clear()
+    with pytest.raises(ResultRefused, match=r"key 'a'.*(generator|coroutine|map|filter)"):
+        decorated({"k": "a", "id": 1}, shop.context())
+    assert done == []
+    assert shop.store.find("shop/a", "1") is None
+
+
+def test_generator_of_another_message_is_retried(shop: Shop) -> None:
+    """A follow-up's work was not done either: it pauses, promised, and is not handled."""
+
+    def work(event: Any, context: Any = None) -> Any:
+        if event["id"] == 2:
+            return generates(event)
+        return handler({"k": "a", "id": 2}, shop.context("request-2")) and "answer"
+
+    options: dict[str, Any] = {"key_jmespath": "k", "message_id_jmespath": "id", "keyspace": "shop"}
+    handler: Any = leased(**options, clock=shop.clock, provider=shop.store, waker=None)(work)
+    assert handler({"k": "a", "id": 1}, shop.context()) == "answer"
+    (waits,) = shop.store.peek("shop/a")
+    assert (waits.id, waits.attempt, waits.promised) == ("2", 1, True)
+    assert "ResultRefused" in waits.last_error
+
+
+def test_generator_that_a_decorator_uses_up_is_fine(shop: Shop) -> None:
+    """Its work is done by then."""
+
+    def collected(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return list(function(*args))
+
+        return wrapper
+
+    handler = leased(key="a", provider=MemoryProvider(clock=shop.clock), clock=shop.clock)(collected(generates))
+    assert handler({"k": "a"}, context(shop.clock)) == [{"k": "a"}]
+
+
+def test_result_of_a_record_is_the_batch_processors(shop: Shop) -> None:
+    """A ``leased_function`` answers Python and not Lambda: anything but unfinished work will do."""
+    function = leased_function(key="a", provider=shop.store, clock=shop.clock)(lambda _: WHEN)
+    assert function({"k": "a"}) == WHEN
+
+
+def test_answer_is_what_the_handler_returned(shop: Shop) -> None:
+    """It is looked at, not changed: the runtime client marshals it as ever."""
+    handler = shop.handler()
+    given = {"price": decimal.Decimal("1.10")}
+    shop.during = lambda _: given
+    assert handler({"k": "a"}, shop.context()) is given
+    assert json.loads(LambdaMarshaller().marshal_response(given)[0]) == {"price": 1.10}
