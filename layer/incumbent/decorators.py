@@ -131,8 +131,9 @@ def leased(
         waker: Calls for the next invocation. ``"auto"``: `LambdaWaker` inside Lambda, elsewhere as ``None``. ``None``
             wakes nothing: what waits is run in place.
         target: What to wake, instead of the function as it was invoked (``INCUMBENT_TARGET``).
-        store: What is kept of an event; follow-ups get exactly that. Leaves out HTTP credentials unless given.
-        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run.
+        store: What is kept of an event; follow-ups get exactly that. Leaves out a request's credentials unless given.
+        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run. Needed for
+            sources that wait for an answer in a shape of their own, such as AppSync (docs/sources.md).
         on_result: ``on_result(message, result)`` gets the results of other messages than the own.
         on_lost: ``on_lost(lease)`` is called once when a run loses its lease, possibly from the heartbeat's thread.
         on_dead_letter: ``on_dead_letter(message)`` is called when a message is out of attempts, by whichever invocation
@@ -434,7 +435,7 @@ class _Desk:
             outcome = Idle() if call is None else self.runner().serve(call, watched)
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:
-            if not source.synchronous or any(error is each for each in raised):
+            if not source.http or any(error is each for each in raised):
                 raise  # the handler's own errors are its own
             observe.LOG.error("answered with an error: %s", error)
             status, said = _STATUS[type(error)]
@@ -449,6 +450,11 @@ class _Desk:
             raise ConfigurationError(
                 f"{options.name}: the event is a {type(event).__name__}, but what is stored must be the JSON event: "
                 "@leased stands above @event_parser and @event_source (for a record of a batch, give store= and load=)"
+            )
+        if source.kind == "caller" and options.on_busy is None:
+            raise ConfigurationError(
+                f"{options.name}: {source.name} waits for an answer in a shape of its own, which incumbent cannot make "
+                "when this invocation does not run the event: give on_busy="
             )
         given = self.key(event)
         key = self.full_key(given)
@@ -504,7 +510,7 @@ class _Desk:
         if options.on_busy is not None:
             if isinstance(outcome, Routed | Duplicate | Busy):
                 return options.on_busy(event, context, outcome=outcome)
-            if outcome == Later(why="behind"):
+            if outcome == Later(why="behind") or (isinstance(outcome, Later) and source.kind == "caller"):
                 return options.on_busy(event, context, outcome=Routed(owner=None))
         said = call.said
         match outcome:
@@ -519,7 +525,7 @@ class _Desk:
                     f"key {call.name!r} is owned by another invocation and when_busy is 'reject': nothing was stored, "
                     "and the source keeps its event"
                 )
-                if not source.synchronous:
+                if not source.http:
                     raise LeaseBusy(message, key=call.name)
                 return source.answer(409, {"error": "LeaseBusy", "message": "it is busy: try again"}, _RETRY_AFTER)
             case Busy():

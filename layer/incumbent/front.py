@@ -58,7 +58,7 @@ def send(
     digest is kept, as by ``leased``; ask `status` by the whole one. ``waker`` wakes the target: ``"auto"`` is
     `LambdaWaker`; ``None`` wakes nothing, as with ``leased``: the message waits for the next one of its key or the
     sweeper. ``ttl_ms`` is how long the key waits for the woken function. ``store`` chooses what is kept of the event,
-    as in ``leased``: HTTP credentials are left out unless given.
+    as in ``leased``: a request's credentials are left out unless given.
 
     Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``LeaseUnavailable`` (then send again with the
     same ``message_id``). When the wake fails the message is stored all the same (``woken`` is ``False``): the

@@ -1,41 +1,40 @@
-"""What an event's source is, by the event's shape: its message id, whether somebody waits, and how it is answered."""
+"""What an event's source is, by the event's shape: its message id, whether a caller waits, and how it is answered."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from incumbent.credentials import without_credentials
 from incumbent.validation import MAX_MESSAGE_ID_BYTES, fit
 
-Kind: TypeAlias = Literal["http", "rest", "alb", "record", "eventbridge", "plain"]
+Kind: TypeAlias = Literal["http", "rest", "alb", "lattice", "websocket", "caller", "record", "eventbridge", "plain"]
 
-# Never stored: what lets its reader act for the caller (H61).
-_SECRET_HEADERS = frozenset(
-    {
-        "authorization",
-        "cookie",
-        "proxy-authorization",
-        "set-cookie",
-        "x-amz-security-token",
-        "x-api-key",
-        "x-amzn-oidc-accesstoken",
-        "x-amzn-oidc-data",
-    }
-)
+_HTTP = frozenset({"http", "rest", "alb", "lattice", "websocket"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where an event came from. ``message_id`` is the source's own name for it, the same on every delivery."""
+    """Where an event came from. ``message_id`` is the source's own name for it, the same on every delivery.
+
+    ``synchronous``: a caller waits for the answer. Of kind ``"caller"`` are those whose answer has a shape that only
+    the application knows; ``name`` says which one it is.
+    """
 
     kind: Kind
     message_id: str | None
     synchronous: bool = False
     multi_value_headers: bool = False
+    name: str = ""
+
+    @property
+    def http(self) -> bool:
+        """Whether its caller takes HTTP's statuses, so that errors are answered too."""
+        return self.kind in _HTTP
 
     def answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
-        """The answer in the source's own shape: an HTTP response, or the body for everybody else."""
-        if not self.synchronous:
+        """The answer in the source's own shape: an HTTP response, or the body for every other source."""
+        if not self.http:
             return dict(body)
         fields = {"content-type": "application/json", **(headers or {})}
         response: dict[str, Any] = {"statusCode": status, "body": json.dumps(body)}
@@ -45,7 +44,7 @@ class Source:
             response["headers"] = fields
         if self.kind == "alb":
             response["statusDescription"] = f"{status} {_REASONS[status]}"
-        if self.kind in {"alb", "rest"}:
+        if self.kind in {"alb", "rest", "lattice"}:
             response["isBase64Encoded"] = False
         return response
 
@@ -63,23 +62,19 @@ _REASONS = {
 
 def source_of(event: object) -> Source:
     """Recognise a whole event, or one record of a batch."""
+    if isinstance(event, list) and event and _is_appsync(event[0]):
+        return Source(kind="caller", message_id=None, synchronous=True, name="AppSync")
     if not isinstance(event, Mapping):
         return Source(kind="plain", message_id=None)
+    for name, is_one, name_of in _CALLERS:
+        if is_one(event):
+            return Source(kind="caller", message_id=_text(name_of(event)), synchronous=True, name=name)
     context = event.get("requestContext")
-    if isinstance(context, Mapping):
-        if "elb" in context:
-            headers = event.get("multiValueHeaders")
-            many = isinstance(headers, Mapping)
-            trace = _header(event, "x-amzn-trace-id")
-            return Source(kind="alb", message_id=trace, synchronous=True, multi_value_headers=many)
-        if "http" in context:
-            return Source(kind="http", message_id=_text(context.get("requestId")), synchronous=True)
-        if "httpMethod" in event:
-            # Its caller may choose requestId, by a header, but not the extended one.
-            own = _text(context.get("extendedRequestId")) or _text(context.get("requestId"))
-            return Source(kind="rest", message_id=own, synchronous=True)
-    records = event.get("Records")
-    if isinstance(records, list):
+    if isinstance(context, Mapping) and (request := _request(event, context)):
+        return request
+    if "raw_path" in event and "method" in event:  # VPC Lattice, version 1
+        return Source(kind="lattice", message_id=None, synchronous=True)
+    if (records := _records(event)) is not None:
         # One record is one message; a batch of several has no name of its own.
         return source_of(records[0]) if len(records) == 1 else Source(kind="record", message_id=None)
     if "detail-type" in event and "source" in event:
@@ -91,32 +86,191 @@ def source_of(event: object) -> Source:
     return _record(event)
 
 
+def _request(event: Mapping[str, Any], context: Mapping[str, Any]) -> Source | None:
+    """A request by its context, whose answer is an HTTP response."""
+    if "elb" in context:
+        many = isinstance(event.get("multiValueHeaders"), Mapping)
+        trace = _header(event, "x-amzn-trace-id")
+        return Source(kind="alb", message_id=trace, synchronous=True, multi_value_headers=many)
+    if "connectionId" in context:
+        own = _text(context.get("messageId")) or _text(context.get("requestId"))
+        return Source(kind="websocket", message_id=own, synchronous=True)
+    if "http" in context:
+        return Source(kind="http", message_id=_text(context.get("requestId")), synchronous=True)
+    if "serviceNetworkArn" in context:  # VPC Lattice, version 2
+        return Source(kind="lattice", message_id=None, synchronous=True)
+    if "httpMethod" in event:
+        # Its caller may choose requestId, by a header, but not the extended one.
+        own = _text(context.get("extendedRequestId")) or _text(context.get("requestId"))
+        return Source(kind="rest", message_id=own, synchronous=True)
+    return None
+
+
+def _records(event: Mapping[str, Any]) -> list[Any] | None:
+    """The records of a batch, whatever its source calls them."""
+    for part, grouped in (("Records", False), ("messages", False), ("records", True), ("rmqMessagesByQueue", True)):
+        inner = event.get(part)
+        if part != "Records" and event.get("eventSource") not in _GROUPING:
+            continue
+        if isinstance(inner, list):
+            return inner
+        if grouped and isinstance(inner, Mapping):
+            return [record for group in inner.values() if isinstance(group, list) for record in group]
+    return None
+
+
+_GROUPING = frozenset(  # as AWS' pages and Powertools' samples have them
+    {"aws:kafka", "SelfManagedKafka", "aws:SelfManagedKafka", "aws:mq", "aws:amq", "aws:rmq"}
+)
+
+
 def _record(event: Mapping[str, Any]) -> Source:
-    if "messageId" in event and "receiptHandle" in event:  # SQS
-        return Source(kind="record", message_id=_text(event["messageId"]))
-    sns = event.get("Sns")
-    if isinstance(sns, Mapping):
-        return Source(kind="record", message_id=_text(sns.get("MessageId")))
-    if "eventID" in event and ("kinesis" in event or "dynamodb" in event):
-        return Source(kind="record", message_id=_text(event["eventID"]))
+    """One record of a batch, or an event that is one, by what its source calls it."""
+    for name_of in _RECORDS:
+        name = name_of(event)
+        if name is not None:
+            return Source(kind="record", message_id=_text(name))
     return Source(kind="plain", message_id=None)
 
 
-def stored_form(event: Any) -> Any:
-    """What is kept of an event unless ``store=`` chooses: all but the credentials of a request (HTTP, WebSocket)."""
-    request = event.get("requestContext") if isinstance(event, Mapping) else None
-    if not isinstance(request, Mapping):
+def _kafka(event: Mapping[str, Any]) -> object:
+    """A record's place in its log, and its time: a topic that is made anew counts from zero again."""
+    match event:
+        case {"topic": str(topic), "partition": int(partition), "offset": int(offset), **rest}:
+            return f"{topic}/{partition}/{offset}/{rest.get('timestamp', '')}"
+        case _:
+            return None
+
+
+def _s3(event: Mapping[str, Any]) -> object:
+    """What was done to which object, in which order (``sequencer``) and by which request."""
+    match event:
+        case {
+            "eventName": str(done),
+            "s3": {"bucket": {"name": str(bucket)}, "object": {"key": str(key), **item}, **s3},
+        }:
+            sent = event.get("responseElements")
+            asked = sent.get("x-amz-request-id") if isinstance(sent, Mapping) else None
+            when = item.get("sequencer") or event.get("eventTime")
+            return json.dumps([bucket, key, item.get("versionId"), done, when, asked, s3.get("configurationId")])
+        case _:
+            return None
+
+
+def _at(*path: str) -> Callable[[Mapping[str, Any]], object]:
+    """What stands at the end of a path in an event; ``None`` without it."""
+
+    def found(event: Any) -> object:
+        for name in path:
+            event = event.get(name) if isinstance(event, Mapping) else None
         return event
-    kept = dict(event)
-    identity = request.get("identity")
-    if isinstance(identity, Mapping) and "apiKey" in identity:  # what x-api-key held
-        kept["requestContext"] = {**request, "identity": {**identity, "apiKey": None}}
-    for part in ("headers", "multiValueHeaders"):
-        headers = kept.get(part)
-        if isinstance(headers, Mapping):
-            kept[part] = {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
-    kept.pop("cookies", None)
-    return kept
+
+    return found
+
+
+def _beside(needed: str, path: Callable[[Mapping[str, Any]], object]) -> Callable[[Mapping[str, Any]], object]:
+    """The same, where something else is there too."""
+    return lambda event: path(event) if needed in event else None
+
+
+_RECORDS: tuple[Callable[[Mapping[str, Any]], object], ...] = (
+    _beside("receiptHandle", _at("messageId")),  # SQS
+    _at("Sns", "MessageId"),
+    _beside("kinesis", _at("eventID")),
+    _beside("dynamodb", _at("eventID")),
+    _kafka,
+    _s3,
+    _at("ses", "mail", "messageId"),
+    _beside("destination", _at("messageID")),  # ActiveMQ
+    _beside("basicProperties", _at("basicProperties", "messageId")),  # RabbitMQ: only where its sender gave one
+    _at("CodePipeline.job", "id"),
+    _beside("ResponseURL", _at("RequestId")),  # CloudFormation's custom resources
+    _beside("DeploymentId", _at("LifecycleEventHookExecutionId")),  # CodeDeploy
+    _beside("eventType", _at("eventId")),  # IoT's registry
+)
+
+
+def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda event: all(name in event for name in names)
+
+
+def _is_appsync(event: object) -> bool:
+    if not isinstance(event, Mapping):
+        return False
+    info = event.get("info")
+    if isinstance(info, Mapping):
+        return "fieldName" in info or "channel" in info
+    return "fieldName" in event and "arguments" in event
+
+
+def _is_authorizer(event: Mapping[str, Any]) -> bool:
+    """Of API Gateway (both kinds of API, WebSocket too) or of AppSync."""
+    return "authorizationToken" in event or (
+        event.get("type") == "REQUEST" and ("methodArn" in event or "routeArn" in event)
+    )
+
+
+def _is_connecting(event: Mapping[str, Any]) -> bool:
+    """A WebSocket that is being opened: a success would let it in before the handler has decided."""
+    context = event.get("requestContext")
+    return isinstance(context, Mapping) and "connectionId" in context and context.get("eventType") == "CONNECT"
+
+
+def _is_alexa(event: Mapping[str, Any]) -> bool:
+    request = event.get("request")
+    return isinstance(request, Mapping) and "requestId" in request and ("session" in event or "context" in event)
+
+
+def _is_edge(event: Mapping[str, Any]) -> bool:
+    return any("cf" in record for record in _all_records(event))
+
+
+def _is_mail_to_decide_on(event: Mapping[str, Any]) -> bool:
+    action = _at("ses", "receipt", "action", "invocationType")
+    return any(action(record) == "RequestResponse" for record in (event, *_all_records(event)))
+
+
+def _all_records(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    records = event.get("Records")
+    return (each for each in (records if isinstance(records, list) else ()) if isinstance(each, Mapping))
+
+
+def _no_name(event: Mapping[str, Any]) -> None:
+    del event
+
+
+# Who waits for an answer in a shape of its own: the name, how it is told, and what it calls its event.
+_CALLERS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], object]], ...] = (
+    ("an authorizer's gateway", _is_authorizer, _no_name),
+    ("a WebSocket's $connect", _is_connecting, _at("requestContext", "requestId")),
+    ("AppSync", _is_appsync, _no_name),
+    ("a Bedrock agent", _has("messageVersion", "agent", "actionGroup"), _no_name),
+    ("Lex", _has("bot", "invocationSource"), _no_name),
+    ("Alexa", _is_alexa, _at("request", "requestId")),
+    ("Cognito", _has("triggerSource", "userPoolId"), _no_name),
+    ("Amazon Connect", lambda event: _at("Details", "ContactData")(event) is not None, _no_name),
+    ("Firehose", _has("deliveryStreamArn", "records"), _no_name),
+    ("Firehose", _has("recordId", "approximateArrivalTimestamp"), _at("recordId")),
+    ("a stream's tumbling window", _has("isFinalInvokeForWindow"), _no_name),
+    ("S3 Object Lambda", _has("getObjectContext"), _at("xAmzRequestId")),
+    ("S3 Batch Operations", _has("invocationSchemaVersion", "tasks"), _no_name),
+    ("a CloudWatch dashboard", _has("widgetContext"), _no_name),
+    ("Transfer Family", _has("serverId", "protocol", "username"), _no_name),
+    ("CloudFront", _is_edge, _no_name),
+    ("SES", _is_mail_to_decide_on, _no_name),
+)
+
+
+def stored_form(event: Any) -> Any:
+    """What is kept of an event unless ``store=`` chooses: all but a request's credentials, wherever they stand."""
+    if isinstance(event, list):
+        return [stored_form(each) for each in event] if source_of(event).kind == "caller" else event
+    if not isinstance(event, Mapping):
+        return event
+    source = source_of(event)
+    if source.synchronous or "CodePipeline.job" in event or isinstance(event.get("requestContext"), Mapping):
+        return without_credentials(event)
+    return event
 
 
 def _header(event: Mapping[str, Any], wanted: str) -> str | None:

@@ -364,9 +364,9 @@ MUTANTS = (
     ),
     Mutant(
         "credentials are stored (H61)",
-        "sources.py",
-        "        if isinstance(headers, Mapping):\n            kept[part]",
-        "        if not isinstance(headers, Mapping):\n            kept[part]",
-        ("tests/unit/test_sources.py", "tests/unit/test_decorators.py"),
+        "credentials.py",
+        "    return value is not None and (",
+        "    return value is None and (",
+        ("tests/unit/test_sources.py", "tests/unit/test_sources_shapes.py"),
     ),
 )

@@ -1,0 +1,83 @@
+"""What is left out of a request before it is stored: whatever lets its reader act for the caller (H61)."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+# Names as they end, in small letters and without "-" and "_": of headers, query parameters, and what stands in a
+# request's context. So X-Api-Key and apiKey are one name, and apiKeyId is another.
+_SECRET = re.compile(
+    r"(?:authorization|cookies?|password|passwd|passphrase|secret|token|jwt|jwtassertion|apikey|subscriptionkey"
+    r"|secretaccesskey|credentials?|xamzsignature|xamznoidcdata|secwebsocketprotocol|xoriginverify|challengeanswer"
+    r")\Z|\A(?:x?auth|sig)\Z"
+)
+# Where a run sends its answer to, or how it goes on: a follow-up could not do its work without them.
+_HARMLESS = re.compile(r"(?:next|page|continuation|task|result|request|idempotency|sync)token\Z")
+
+# The parts of an event in which the platform, not the application, says who asks.
+_PARTS = frozenset(
+    {
+        "CodePipeline.job",
+        "Details",
+        "Records",
+        "cf",
+        "context",
+        "getObjectContext",
+        "headers",
+        "identity",
+        "multiValueHeaders",
+        "multiValueQueryStringParameters",
+        "promptSessionAttributes",
+        "queryStringParameters",
+        "query_string_parameters",
+        "rawQueryString",
+        "raw_path",
+        "request",
+        "requestAttributes",
+        "requestContext",
+        "requestHeaders",
+        "session",
+        "sessionAttributes",
+        "sessionState",
+        "userRequest",
+    }
+)
+_PAIR = re.compile(r"(\A|[?&;])([^=&?#;\s]+)=([^&#;\s]+)")
+_WHOLE = frozenset({"authorizationtoken", "cookies", "identitysource", "password", "privatechallengeparameters"})
+
+
+def without_credentials(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a request without credentials; what the application itself sends (body, arguments) is kept as it is."""
+    return {
+        name: _scrubbed(value) if name in _PARTS else value
+        for name, value in event.items()
+        if value is None or _plain(name) not in _WHOLE
+    }
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _scrubbed(inner) for name, inner in value.items() if not _is_left_out(str(name), inner)}
+    if isinstance(value, list):
+        return [_scrubbed(inner) for inner in value]
+    return _PAIR.sub(_emptied, value) if isinstance(value, str) and "=" in value else value
+
+
+def _is_left_out(name: str, value: object) -> bool:
+    """Whether it is a secret: not a group of values, such as the claims of a token (``authorizer.jwt``)."""
+    return value is not None and (_plain(name) in _WHOLE or (_is_secret(name) and not isinstance(value, Mapping)))
+
+
+def _emptied(pair: re.Match[str]) -> str:
+    """A query's parameter without its value, if that is a secret."""
+    return f"{pair[1]}{pair[2]}=" if _is_secret(unquote(pair[2])) else pair[0]
+
+
+def _is_secret(name: str) -> bool:
+    plain = _plain(name)
+    return _SECRET.search(plain) is not None and _HARMLESS.search(plain) is None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
