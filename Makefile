@@ -13,11 +13,14 @@ SAM := .sam
 RUNTIME := 3.13
 CODE := $(wildcard layer tests benchmarks)
 FUNCTIONS := $(wildcard functions/*)
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+# One more than there are processors: many tests wait for a process, a lease's end or a network that fails.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Where the same lines run thousands of times, measuring them would take a third of the time. What takes long comes first.
 REPEATED := $(addprefix tests/,conformance faults crashes simulation linearizability lifecycle end_to_end)
 MEASURED := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py)))) tests/conformance/test_memory.py \
   tests/faults/test_proxy.py
+SOAKING := $(shell grep -rl 'tests.budgets import' tests --include=*.py)
 TEMPLATE := $(wildcard template.yaml)
 # A replay needs a few packages; only DynamoDB's needs moto. `make setup` installs these and what the tests need.
 DEMO := $(if $(filter dynamodb,$(PROVIDER)),local,demo)
@@ -32,7 +35,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo test bench lint format test-all mutants sim pins clean
+.PHONY: help setup sam demo test bench lint format test-all mutants soak sim pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +77,9 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 
 mutants: setup ## break the code in each listed way, and see which test notices
 	$(BIN)/python -m tests.mutants
+
+soak: setup ## the tests that could go on for ever, for longer than `make test` does
+	SOAK=1 $(PYTEST) $(SOAKING)
 
 sim: $(VENV)/.installed ## carry out schedules of the simulation (SEEDS=20000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -1,4 +1,4 @@
-"""Thousands of invocations with everything that goes wrong on a long day, and then the books are balanced."""
+"""Invocations with everything that goes wrong on a long day, and then the books are balanced."""
 
 import os
 import random
@@ -13,13 +13,14 @@ from incumbent import is_archive
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local import LocalLambda
 from incumbent.local.report import Answer, Fact, overlaps, read_facts, runs
+from tests.budgets import budget
 from tests.crashes.test_matrix import TEMPLATE
 from tests.end_to_end.conftest import Store, store
 
 __all__ = ["store"]
 
 KEYS = 50
-INVOCATIONS = {"redis": 2_000, "dynamodb": 400}
+INVOCATIONS = budget({"redis": 600, "dynamodb": 150}, soak={"redis": 2_000, "dynamodb": 400})
 TRIES = 3  # of a source whose invocation fails
 POINTS = ("claim.before", "claim.after", "run.begin", "run.end", "settle.before", "settle.after", "wake.before")
 

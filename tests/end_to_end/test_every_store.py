@@ -11,6 +11,7 @@ import pytest
 
 from incumbent import Lease, Message, Origin, Policy, Wake, leased, send
 from incumbent.sweeper import sweep
+from tests.budgets import budget
 from tests.end_to_end.places import PLACES, Place
 from tests.unit.stage import context
 
@@ -109,7 +110,12 @@ LARGE = "x" * 3_000  # more than stands in a DynamoDB item beside the lease
 POLICY = Policy(max_attempts=2, pauses_ms=(1_000,))
 KINDS = ("plain", "plain", "http", "takes", "raises", "fails once", "defers", "dies")
 KEYS = 5  # so that on each many of every kind meet
-RUNS = {"memory": 1_000, "redis": 1_000, "moto": 100, "dynalite": 1_000}  # moto takes some 30 ms for a run
+RUNS = {  # moto takes some 30 ms for a run
+    "memory": 1_000,
+    "redis": budget(500, soak=5_000),
+    "moto": 100,
+    "dynalite": budget(200, soak=2_000),
+}
 
 
 class Mixture:

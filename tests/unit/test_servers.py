@@ -121,6 +121,42 @@ def test_server_that_cannot_start_says_why() -> None:
         pass
 
 
+def test_every_kind_of_value_comes_back_as_it_went(dynamodb: "DynamoDBClient") -> None:
+    """Read, returned by an update, and returned with a refusal where the server does so."""
+    servers.create_table(dynamodb, "values")
+    key = {"pk": {"S": "key"}, "sk": {"S": "lease"}}
+    values: dict[str, Any] = {
+        "text": {"S": "\u00e4\n"},
+        "number": {"N": "12345678901234567890"},
+        "bytes": {"B": b"\x00\xff"},
+        "truth": {"BOOL": False},
+        "nothing": {"NULL": True},
+        "list": {"L": [{"S": ""}, {"M": {}}, {"L": [{"N": "0"}]}]},
+        "map": {"M": {"S": {"S": "S"}, "inner": {"M": {"of": {"BOOL": True}}}}},
+        "texts": {"SS": ["a"]},
+        "numbers": {"NS": ["1"]},
+    }
+    dynamodb.put_item(TableName="values", Item={**key, **values})
+    assert dynamodb.get_item(TableName="values", Key=key, ConsistentRead=True)["Item"] == {**key, **values}
+    updated = dynamodb.update_item(
+        TableName="values",
+        Key=key,
+        UpdateExpression="SET added = :one",
+        ExpressionAttributeValues={":one": {"N": "1"}},
+        ReturnValues="ALL_NEW",
+    )
+    assert updated["Attributes"] == {**key, **values, "added": {"N": "1"}}
+    with pytest.raises(dynamodb.exceptions.ConditionalCheckFailedException) as refused:
+        dynamodb.put_item(
+            TableName="values",
+            Item=key,
+            ConditionExpression="attribute_not_exists(pk)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    returned = refused.value.response.get("Item")
+    assert returned in (None, updated["Attributes"])
+
+
 def test_no_append_is_lost_of_320_in_parallel(dynamodb: "DynamoDBClient") -> None:
     """An update is atomic. moto without the lock lost 50, 62 and 83 of these in three tries."""
     servers.create_table(dynamodb, "appends")
