@@ -46,7 +46,8 @@ M5   Once per id: an id that waits, runs, was handled or died within the window 
 M6   Failure: a delivery is counted in the step that gives the message to a run. A failed promised message becomes due
      again after a growing pause, later ones skip ahead or are blocked; after ``max_attempts`` it is a dead letter.
 M7   Limits: ``max_pending`` bounds what is routed; whoever finds the key free owns it even when the mailbox is full.
-M8   Orphans: due messages without a live owner go to the next claim, and ``orphans`` finds them when none comes.
+M8   Orphans: due messages without a live owner go to the next claim, and ``orphans`` finds them when none comes, a
+     key of each target in turn.
 M9   Hand over: the key passes to a one-use ticket; whoever claims with the ticket while it holds the key owns it
      under an owner of its own. A ticket is spent once.
 M10  Cost: an uncontended run is two requests, ``claim`` and ``settle``.
@@ -181,7 +182,11 @@ class Mailbox(Protocol):
         ...
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
-        """Find keys with due messages and no live owner, oldest first, ``limit`` at most (M8)."""
+        """Find keys with due messages and no live owner, ``limit`` at most (M8).
+
+        Targets take turns: first the oldest key of each, then the second of each, and so on. Keys without a recorded
+        target count as one target's.
+        """
         ...
 
 

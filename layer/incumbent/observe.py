@@ -39,12 +39,14 @@ class Fact:
     """One thing that happened to a key. It holds no event; ``error`` is an exception's text, which may quote one.
 
     ``sent`` is a message that ``send`` has stored. ``outcome`` is for it, and for a duplicate, its state; for an ended
-    run ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan ``woken``, ``failed``, ``untargeted`` or
-    ``left``. ``holder`` is who owns the key when it is not this invocation. ``ms`` is how long it took: a run, a hold;
-    of an orphan, for how long it has been one.
+    run ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan ``woken``, ``failed``, ``untargeted``,
+    ``paused`` or ``left``. ``holder`` is who owns the key when it is not this invocation. ``ms`` is how long it took: a
+    run, a hold; of an orphan, for how long it has been one.
 
-    ``dead`` is a message that moved to the dead letters. ``swept`` ends a pass of the sweeper, whatever it found: it
-    has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the oldest.
+    ``dead`` is a message that moved to the dead letters. ``orphan`` is a key that the sweeper found, of function
+    ``target``; only the first of each target that could not be woken says why, in ``error``. ``swept`` ends a pass of
+    the sweeper, whatever it found: it has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the
+    oldest.
     """
 
     fact: FactName
@@ -57,6 +59,7 @@ class Fact:
     message_id: str | None = None
     message_ids: tuple[str, ...] = ()
     holder: str | None = None
+    target: str | None = None
     outcome: str | None = None
     waiting: int | None = None
     attempt: int | None = None
@@ -108,7 +111,7 @@ def log_fact(fact: Fact, /) -> None:
         LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, fact.error)
     elif fact.fact == "dead":
         LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, fact.error)
-    elif fact.fact == "orphan" and fact.outcome in {"failed", "untargeted"}:
+    elif fact.fact == "orphan" and fact.outcome in {"failed", "untargeted"} and fact.error is not None:
         LOG.warning("orphan: key %r could not be woken: %s", fact.key, fact.error)
 
 

@@ -17,11 +17,12 @@ counted as delivered in it; the next tenure knows by the older fence that it was
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal
 
-from incumbent.values import Failure, MessageState, Origin, Policy
+from incumbent.values import Failure, MessageState, Origin, Orphan, Policy
 
 LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept
 REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
@@ -198,6 +199,15 @@ def orphaned_since(state: KeyState, now_ms: int, skew_ms: int = 0) -> int | None
         return None
     free_since_ms = state.expires_ms + (skew_ms if state.owner is not None else 0)
     return max(free_since_ms, min(max(message.due_ms, message.stored_ms) for message in waiting))
+
+
+def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
+    """Let targets take turns: the first orphan of each, then the second of each, and so on (M8)."""
+    by_target: dict[str, list[Orphan]] = {}
+    for orphan in orphans:
+        by_target.setdefault(orphan.target or "", []).append(orphan)
+    for turn in zip_longest(*by_target.values()):
+        yield from (orphan for orphan in turn if orphan is not None)
 
 
 # --- parts of a step

@@ -1,23 +1,32 @@
 """The sweeper: finds keys with due messages and no live owner, and wakes the function of each."""
 
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import Mailbox
 from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
+from incumbent.rules import shared
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
 from incumbent.wakers import Wake, Waker
 
 LIMIT = 100
 MOST = 10_000
-LOOK_AHEAD = 10  # times the limit: orphans that nobody can wake must not hide those behind them
+LOOK_AHEAD = 10  # times the limit: orphans that cannot be woken must not hide those behind them
 
-Fate: TypeAlias = Literal["woken", "failed", "untargeted", "left"]
+MAX_FAILURES = 3  # of one target in a pass; then its other keys are left to a later one
+PROBE = 10  # a target that makes no progress gets a tenth of the limit at most
+PAUSE_MS = 60_000  # after the second wake without progress; each further one doubles it
+MAX_PAUSE_MS = 15 * 60_000
+EARLY_MS = 30_000  # passes do not come to the second: a pause that is over by the middle of the minute is over
+
+Fate: TypeAlias = Literal["woken", "failed", "untargeted", "paused", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,8 @@ class Swept:
 
     ``found`` counts the orphans that were looked at: all, but at most ten times the limit. ``oldest_ms`` is for how
     long the oldest has been one. ``woken`` were woken, the wakes of ``failed`` raised, ``untargeted`` have nothing
-    recorded that could be woken, and ``left`` are for the next pass: the limit or the time was used up.
+    recorded that could be woken, ``paused`` were woken before without any progress and wait until it is tried again,
+    and ``left`` are for a later pass: the limit or the time was used up, or the target failed too often in this one.
     """
 
     found: int
@@ -35,6 +45,125 @@ class Swept:
     failed: int
     untargeted: int
     left: int
+    paused: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tried:
+    """How often a key or a target was woken without progress, when last, and when it may be woken again."""
+
+    times: int = 0
+    woken_ms: int = 0
+    due_ms: int = 0
+
+    def again(self, now_ms: int) -> None:
+        self.times += 1
+        self.woken_ms = now_ms
+        pause_ms = min(PAUSE_MS * 2 ** min(self.times - 2, 10), MAX_PAUSE_MS) - EARLY_MS if self.times > 1 else 0
+        self.due_ms = now_ms + pause_ms
+
+
+class _Memory:
+    """What earlier passes over a mailbox did, so that this one backs off from what makes no progress.
+
+    A key has made progress when it is not an orphan any more, or has become one again since it was woken; its target
+    has when one of its keys has. Lambda may start an environment anew at any time: then all are woken once more.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, str], _Tried] = {}
+        self._targets: dict[str, _Tried] = {}
+
+    def compare(self, listed: Sequence[Orphan], now_ms: int, *, complete: bool) -> None:
+        """Forget what has made progress; ``complete`` says that the listing left no orphan out."""
+        since = {_name(orphan): now_ms - orphan.age_ms for orphan in listed}
+        # Keys are tried in the order of the listing: where a newer one is in it, those that were tried would be too.
+        whole = {target for target, key in since if (target, key) not in self._keys}
+        for name, tried in list(self._keys.items()):
+            moved = since[name] > tried.woken_ms if name in since else complete or name[0] in whole
+            if moved:
+                del self._keys[name]
+                self._targets.pop(name[0], None)
+
+    def times(self, orphan: Orphan) -> int:
+        """How often the key was woken without progress."""
+        tried = self._keys.get(_name(orphan))
+        return tried.times if tried else 0
+
+    def paused(self, orphan: Orphan, now_ms: int) -> bool:
+        """Whether the key or its target waits until it is tried again."""
+        tried = (self._keys.get(_name(orphan)), self._targets.get(orphan.target or ""))
+        return any(each is not None and now_ms < each.due_ms for each in tried)
+
+    def stalled(self, target: str) -> bool:
+        """Whether the target was woken before without progress."""
+        return target in self._targets
+
+    def keep(self, orphans: Iterable[Orphan], now_ms: int) -> None:
+        """Remember which orphans were tried in this pass."""
+        targets = set[str]()
+        for orphan in orphans:
+            self._keys.setdefault(_name(orphan), _Tried()).again(now_ms)
+            targets.add(orphan.target or "")
+        for target in targets:
+            self._targets.setdefault(target, _Tried()).again(now_ms)
+
+
+_MEMORIES: WeakKeyDictionary[Mailbox, _Memory] = WeakKeyDictionary()
+_REMEMBERING = threading.Lock()
+
+
+class _Pass:
+    """One pass: what becomes of each orphan."""
+
+    def __init__(self, waker: Waker, memory: _Memory, listed: Sequence[Orphan], *, limit: int, now_ms: int) -> None:
+        self.fates: Counter[Fate] = Counter()
+        self.tried: list[Orphan] = []
+        self._waker = waker
+        self._memory = memory
+        self._limit = limit
+        self._now_ms = now_ms
+        self._keys = Counter(orphan.target or "" for orphan in listed)
+        self._woken: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._told: set[str] = set()
+
+    def serve(self, orphan: Orphan, *, over: bool) -> tuple[Fate, str | None]:
+        """Wake the orphan's target, unless there is a reason not to; say what became of it.
+
+        Why it could not be woken is said once for each target, whatever number of keys it has.
+        """
+        fate, error = self._serve(orphan, over=over)
+        self.fates[fate] += 1
+        target = orphan.target or ""
+        if error is None or target in self._told:
+            return fate, None
+        self._told.add(target)
+        if self._keys[target] > 1:
+            error = f"{error} ({self._keys[target]:,} keys with {f'target {target!r}' if target else 'no target'} wait)"
+        return fate, error
+
+    def _serve(self, orphan: Orphan, *, over: bool) -> tuple[Fate, str | None]:
+        target = orphan.target
+        if not target:
+            return "untargeted", (
+                "no target is recorded: whoever stores its messages has no invoked_function_arn and no "
+                "INCUMBENT_TARGET; the next message of the key finds them"
+            )
+        if self._memory.paused(orphan, self._now_ms):
+            return "paused", None
+        most = max(1, self._limit // PROBE) if self._memory.stalled(target) else self._limit
+        gave_up = self._failed[target] >= MAX_FAILURES and not self._woken[target]
+        if over or gave_up or self.fates["woken"] >= self._limit or self._woken[target] >= most:
+            return "left", None
+        self.tried.append(orphan)
+        try:
+            self._waker(Wake(key=orphan.key, ticket=None, target=target))
+        except Exception as error:  # noqa: BLE001 - a waker may be anybody's, and one that fails must not stop the others
+            self._failed[target] += 1
+            return "failed", f"{type(error).__name__}: {error}"
+        self._woken[target] += 1
+        return "woken", None
 
 
 def sweep(
@@ -46,59 +175,72 @@ def sweep(
     observers: Sequence[Observer] = (log_fact,),
     clock: Clock = SYSTEM_CLOCK,
 ) -> Swept:
-    """Wake the targets of orphans, the oldest first: at most ``limit``, and none once ``budget_ms`` have passed.
+    """Wake the targets of orphans: at most ``limit``, and none once ``budget_ms`` have passed.
 
     A target is the function as it was invoked, alias included, kept with its key. It gets a resume event without a
     ticket: it claims the key if that is still free and something is due, and else ends quietly. So several sweepers at
     once do no harm, nor does one that wakes twice.
 
-    Observers are told of each orphan, and of the end of the pass (``swept``) whatever it found. Raises what ``orphans``
-    raises; ``StoredFormatUnknown``, which stands for a few keys only, after all others were served.
+    Targets take turns, each with its oldest key first, so that one target's thousands do not hide another's one. This
+    process remembers what its earlier passes over the same ``mailbox`` woke. A target none of whose keys has made
+    progress since is tried again in the next pass, then after 1, 2, 4, 8 and then every 15 minutes, with a tenth of
+    ``limit``; so is a single key of any other target. A target whose wakes fail three times in a pass, and never work
+    in it, gets no more of that pass.
 
-    Not promised: that who is woken does anything. Watch the age of the oldest orphan: it grows if nothing helps.
+    Observers are told of each orphan, with the first error of each target, and of the end of the pass (``swept``)
+    whatever it found. Raises what ``orphans`` raises; ``StoredFormatUnknown``, which stands for a few keys only, after
+    all others were served.
+
+    Does not guarantee that the woken function makes progress. Watch the age of the oldest orphan: it grows if nothing
+    helps.
     """
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise ConfigurationError(f"limit is {limit!r}; allowed are whole numbers from 1 to {MOST:,}")
     if budget_ms is not None:
         check_ms("budget_ms", budget_ms, 0, MAX_TTL_MS)
     began = clock.now()
-    fates: Counter[Fate] = Counter()
-    oldest_ms = 0
+    listed: list[Orphan] = []
     unread: StoredFormatUnknown | None = None
     try:
         for orphan in mailbox.orphans(limit * LOOK_AHEAD):
-            over = fates["woken"] >= limit or (budget_ms is not None and began.until(clock.now()) >= budget_ms)
-            fate, error = ("left", None) if over else _wake(orphan, waker)
-            fates[fate] += 1
-            oldest_ms = max(oldest_ms, orphan.age_ms)
-            tell(observers, _fact(orphan, fate, error, clock))
+            listed.append(orphan)  # noqa: PERF402 - what came before an error counts
     except StoredFormatUnknown as cause:
         unread = cause
-    swept = Swept(
-        found=fates.total(),
-        oldest_ms=oldest_ms,
-        woken=fates["woken"],
-        failed=fates["failed"],
-        untargeted=fates["untargeted"],
-        left=fates["left"],
-    )
-    tell(observers, Fact(fact="swept", key="", t_ms=clock.now().wall_ms, waiting=swept.found, ms=oldest_ms))
+    now_ms = clock.now().wall_ms
+    memory = _memory(mailbox)
+    memory.compare(listed, now_ms, complete=len(listed) < limit * LOOK_AHEAD)
+    this = _Pass(waker, memory, listed, limit=limit, now_ms=now_ms)
+    for orphan in shared(sorted(listed, key=memory.times)):
+        over = budget_ms is not None and began.until(clock.now()) >= budget_ms
+        fate, error = this.serve(orphan, over=over)
+        tell(observers, _fact(orphan, fate, error, clock))
+    memory.keep(this.tried, now_ms)
+    oldest_ms = max((orphan.age_ms for orphan in listed), default=0)
+    tell(observers, Fact(fact="swept", key="", t_ms=clock.now().wall_ms, waiting=len(listed), ms=oldest_ms))
     if unread is not None:
         raise unread
-    return swept
+    return Swept(
+        found=len(listed),
+        oldest_ms=oldest_ms,
+        woken=this.fates["woken"],
+        failed=this.fates["failed"],
+        untargeted=this.fates["untargeted"],
+        left=this.fates["left"],
+        paused=this.fates["paused"],
+    )
 
 
-def _wake(orphan: Orphan, waker: Waker) -> tuple[Fate, str | None]:
-    if not orphan.target:
-        return "untargeted", (
-            "no target is recorded: whoever stores its messages has no invoked_function_arn and no INCUMBENT_TARGET; "
-            "the next message of the key finds them"
-        )
+def _memory(mailbox: Mailbox) -> _Memory:
+    """What is remembered of the passes over this very mailbox; nothing of one that cannot be remembered."""
     try:
-        waker(Wake(key=orphan.key, ticket=None, target=orphan.target))
-    except Exception as error:  # noqa: BLE001 - a waker may be anybody's, and one that fails must not stop the others
-        return "failed", f"{type(error).__name__}: {error}"
-    return "woken", None
+        with _REMEMBERING:
+            return _MEMORIES.setdefault(mailbox, _Memory())
+    except TypeError:
+        return _Memory()
+
+
+def _name(orphan: Orphan) -> tuple[str, str]:
+    return orphan.target or "", orphan.key
 
 
 def _fact(orphan: Orphan, fate: Fate, error: str | None, clock: Clock) -> Fact:
@@ -106,6 +248,7 @@ def _fact(orphan: Orphan, fate: Fate, error: str | None, clock: Clock) -> Fact:
         fact="orphan",
         key=orphan.key,
         t_ms=clock.now().wall_ms,
+        target=orphan.target,
         outcome=fate,
         waiting=orphan.waiting,
         ms=orphan.age_ms,

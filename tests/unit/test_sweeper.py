@@ -1,6 +1,7 @@
 """The sweeper wakes what nobody owns: the right target, oldest first, no more than it should."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from incumbent import (
     Busy,
+    Claimed,
     ConfigurationError,
     Failure,
     LeaseUnavailable,
@@ -203,3 +205,159 @@ def test_orphans_are_logged_unless_said_otherwise(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, logger="incumbent"):
         swept(Listing([orphan(0)]), RecordingWaker())
     assert caplog.text == ""
+
+
+# --- one target and the others: M8
+
+DAY_MINUTES = 24 * 60
+BROKEN = "arn:aws:lambda:eu-central-1:123456789012:function:broken"
+
+
+class Functions:
+    """A waker whose functions run what they are woken for, save one that crashes at import or is not there."""
+
+    def __init__(self, provider: MemoryProvider, *, gone: bool = False) -> None:
+        self.provider = provider
+        self.gone = gone
+        self.mended = False
+        self.wakes: Counter[str] = Counter()
+
+    def __call__(self, wake: Wake) -> None:
+        """Take the wake."""
+        target = str(wake.target)
+        self.wakes[target] += 1
+        if target == BROKEN and not self.mended:
+            if self.gone:
+                raise RuntimeError("ResourceNotFoundException: Function not found")
+            return
+        owner = f"run {self.wakes.total()}"
+        if isinstance(self.provider.claim(wake.key, owner, TTL_MS, None), Claimed):
+            self.provider.settle(wake.key, owner, ttl_ms=TTL_MS, handled=["m1"])
+
+
+@pytest.mark.parametrize(("broken", "minutes", "wakes"), [(100, DAY_MINUTES, 1_200), (1_100, 180, 300)])
+def test_function_that_makes_no_progress_starves_no_other(
+    provider: MemoryProvider, clock: FakeClock, broken: int, minutes: int, wakes: int
+) -> None:
+    """It is tried more and more seldom; another function's message, which came last, is woken in the first pass."""
+    functions = Functions(provider)
+    for number in range(broken):
+        leave(provider, f"broken/{number}", BROKEN)
+    clock.advance(60_000)
+    leave(provider, "orders/late")
+    sweep(provider, functions, clock=clock)
+    assert functions.wakes[ARN] == 1
+    assert list(provider.peek("orders/late")) == []
+    for minute in range(minutes):
+        clock.advance(60_000)
+        if minute % 100 == 0:
+            leave(provider, f"orders/{minute}")
+            assert sweep(provider, functions, clock=clock).found == min(broken + 1, 1_000)
+            assert list(provider.peek(f"orders/{minute}")) == []
+        else:
+            sweep(provider, functions, clock=clock)
+    assert 150 <= functions.wakes[BROKEN] <= wakes
+    functions.mended = True
+    for _ in range(15 + broken // 100 + 2):
+        clock.advance(60_000)
+        sweep(provider, functions, clock=clock)
+    assert sweep(provider, functions, clock=clock).found == 0
+
+
+def test_backlog_that_makes_progress_is_woken_as_fast_as_the_limit_allows(
+    provider: MemoryProvider, clock: FakeClock
+) -> None:
+    """However long its messages have waited."""
+    functions = Functions(provider)
+    for number in range(2_000):
+        leave(provider, f"orders/{number}")
+    clock.advance(3_600_000)
+    for passes in range(1, 21):
+        assert sweep(provider, functions, clock=clock).woken == 100
+        assert functions.wakes[ARN] == passes * 100
+        clock.advance(60_000)
+    assert sweep(provider, functions, clock=clock).found == 0
+
+
+def test_single_key_without_progress_is_woken_less_and_holds_up_no_other(
+    provider: MemoryProvider, clock: FakeClock
+) -> None:
+    """A function that serves its other keys: a limit of one goes to those that were not tried yet."""
+    leave(provider, "orders/stuck")
+    functions = Functions(provider)
+    woken = Counter[str]()
+
+    def waker(wake: Wake) -> None:
+        woken[wake.key] += 1
+        if wake.key != "orders/stuck":
+            functions(wake)
+
+    for minute in range(120):
+        leave(provider, f"orders/{minute}")
+        sweep(provider, waker, limit=1, clock=clock)
+        clock.advance(60_000)
+        sweep(provider, waker, limit=1, clock=clock)
+    assert list(provider.peek("orders/118")) == []
+    assert woken["orders/stuck"] < 20
+
+
+def test_late_pass_misses_no_wake(provider: MemoryProvider, clock: FakeClock) -> None:
+    """A pause that is over is over, however long no pass came."""
+    waker = RecordingWaker()
+    leave(provider, "orders/a")
+    for minutes in (0, 1, 1, 2, 5, 60):
+        clock.advance(minutes * 60_000)
+        assert sweep(provider, waker, clock=clock).woken == 1
+    assert sweep(provider, waker, clock=clock).paused == 1
+
+
+def test_key_that_was_owned_since_its_wake_is_woken_at_once(provider: MemoryProvider, clock: FakeClock) -> None:
+    """Its next owner died: that is progress, and the pauses begin anew."""
+    waker = RecordingWaker()
+    leave(provider, "orders/a")
+    for _ in range(6):
+        sweep(provider, waker, clock=clock)
+        clock.advance(60_000)
+    assert sweep(provider, waker, clock=clock).paused == 1
+    provider.acquire_lease("orders/a", "owner", 1_000)
+    clock.advance(1_000)
+    assert sweep(provider, waker, clock=clock).woken == 1
+
+
+def test_deleted_function_writes_a_line_and_not_one_for_each_key(
+    provider: MemoryProvider, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After three failures the rest of its keys waits for another pass, and none is tried each minute."""
+    functions = Functions(provider, gone=True)
+    for number in range(1_000):
+        leave(provider, f"broken/{number}", BROKEN)
+    with caplog.at_level(logging.INFO, logger="incumbent"):
+        found = sweep(provider, functions, clock=clock)
+    assert (found.found, found.failed, found.left) == (1_000, 3, 997)
+    (line,) = caplog.messages
+    assert line == (
+        "orphan: key 'broken/0' could not be woken: RuntimeError: ResourceNotFoundException: Function not found "
+        f"(1,000 keys with target '{BROKEN}' wait)"
+    )
+    for _ in range(60):
+        clock.advance(60_000)
+        sweep(provider, functions, clock=clock, observers=())
+    assert functions.wakes[BROKEN] < 30
+
+
+def test_many_targets_are_told_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    """And the keys without a target together."""
+    waker = RecordingWaker()
+    waker.fails = RuntimeError("no")
+    listing = Listing([*(orphan(number, target=f"f{number % 2}") for number in range(20)), orphan(20, target=None)])
+    with caplog.at_level(logging.WARNING, logger="incumbent"):
+        assert swept(listing, waker).failed == 6
+    assert len(caplog.messages) == 3
+
+
+def test_mailbox_that_lists_one_target_first_is_shared_all_the_same() -> None:
+    """A provider from another package need not know of turns."""
+    waker = RecordingWaker()
+    listing = Listing([*(orphan(number, target="f") for number in range(8)), orphan(8, target="g")])
+    swept(listing, waker, limit=2)
+    assert [wake.target for wake in waker.wakes] == ["f", "g"]

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar
 
 from incumbent import rules
@@ -269,15 +270,16 @@ class MemoryProvider:
             (since_ms, key, state) for key, state in keys if (since_ms := rules.orphaned_since(state, now)) is not None
         ]
         found.sort(key=lambda orphan: orphan[:2])
-        return [
+        orphans = (
             Orphan(
                 key=key,
                 target=state.origin.target if state.origin else None,
                 age_ms=now - since_ms,
                 waiting=len(rules.due(replace(state, owner=None), now)),
             )
-            for since_ms, key, state in found[:limit]
-        ]
+            for since_ms, key, state in found
+        )
+        return list(islice(rules.shared(orphans), limit))
 
     # --- the archive
 

@@ -2,6 +2,7 @@
 
 import heapq
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -99,64 +100,95 @@ def redrive(steps: Steps, call: Call, message_id: str) -> bool:
 def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:
     """M8, by the index and then by the records themselves, since the index is late and knows no renewals.
 
-    The index says of each key from when on its messages can be orphans at the earliest, so reading goes on until
-    nothing that is still unread can be older than what was found. A record of an unknown version does not hide the
-    others: ``StoredFormatUnknown`` comes after them.
+    Targets take turns, as the index names them, each with its oldest key first. A record that cannot be read does not
+    hide the others: ``StoredFormatUnknown`` comes after them.
     """
-    now_ms = steps.clock.now().wall_ms
-    found: list[tuple[int, str, Record]] = []
-    unknown: StoredFormatUnknown | None = None
-    candidates = _candidates(steps, now_ms)
-    batch = list(_some(candidates))
-    while batch:
-        calls = {pk: steps.call("orphans", item.key_of(steps.prefix, pk)) for _, pk in batch}
-        for stored in steps.table.read_many(calls):
-            key = item.key_of(steps.prefix, stored["pk"]["S"])
+    listing = _Listing(steps)
+    while limit > 0 and listing.targets:
+        for target in listing.targets:
+            orphan = listing.oldest(target)
+            if orphan is not None and limit > 0:
+                limit -= 1
+                yield orphan
+    if listing.unknown is not None:
+        raise listing.unknown
+
+
+class _Listing:
+    """The keys that may be orphans, by target; their records are read as far as they are asked for."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._now_ms = steps.clock.now().wall_ms
+        self._unread: dict[str, deque[tuple[int, str]]] = {}
+        self._found: dict[str, list[tuple[int, str, Record]]] = {}
+        self.unknown: StoredFormatUnknown | None = None
+        for since_ms, pk, target in _candidates(steps, self._now_ms):
+            self._unread.setdefault(target, deque()).append((since_ms, pk))
+            self._found.setdefault(target, [])
+
+    @property
+    def targets(self) -> list[str]:
+        """The targets that may have further orphans."""
+        return [target for target, found in self._found.items() if found or self._unread[target]]
+
+    def oldest(self, target: str) -> Orphan | None:
+        """Take the target's oldest orphan out of the listing.
+
+        The index says of each key from when on its messages can be orphans at the earliest, so reading goes on until
+        nothing that is still unread can be older than what was found.
+        """
+        found, unread = self._found[target], self._unread[target]
+        while unread and (not found or unread[0][0] <= found[0][0]):
+            self._read(target)
+        if not found:
+            return None
+        since_ms, key, record = heapq.heappop(found)
+        return Orphan(
+            key=key,
+            target=record.state.origin.target if record.state.origin else None,
+            age_ms=max(0, self._now_ms - since_ms),
+            waiting=len(rules.due(replace(record.state, owner=None), self._now_ms)),
+        )
+
+    def _read(self, first: str) -> None:
+        """Read the records of the next few keys: of that target, and of the others in turns."""
+        target_of: dict[str, str] = {}
+        targets = [first, *(target for target in self._unread if target != first)]
+        while len(target_of) < _AT_ONCE and (targets := [target for target in targets if self._unread[target]]):
+            for target in targets[: _AT_ONCE - len(target_of)]:
+                target_of[self._unread[target].popleft()[1]] = target
+        calls = {pk: self._steps.call("orphans", item.key_of(self._steps.prefix, pk)) for pk in target_of}
+        for stored in self._steps.table.read_many(calls):
+            pk = stored["pk"]["S"]
+            key = calls[pk].key
             try:
                 record = item.decode(stored, key=key)
             except StoredFormatUnknown as cause:
-                unknown = cause
+                self.unknown = cause
                 continue
-            since_ms = rules.orphaned_since(record.state, now_ms, steps.skew_ms)
+            since_ms = rules.orphaned_since(record.state, self._now_ms, self._steps.skew_ms)
             if since_ms is not None:
-                found.append((since_ms, key, record))
-        found = heapq.nsmallest(limit, found, key=lambda orphan: orphan[:2])
-        batch = list(_some(candidates))
-        if batch and len(found) >= limit and batch[0][0] > found[-1][0]:
-            break
-    for since_ms, key, record in found:
-        yield Orphan(
-            key=key,
-            target=record.state.origin.target if record.state.origin else None,
-            age_ms=max(0, now_ms - since_ms),
-            waiting=len(rules.due(replace(record.state, owner=None), now_ms)),
-        )
-    if unknown is not None:
-        raise unknown
+                heapq.heappush(self._found[target_of[pk]], (since_ms, key, record))
 
 
-def _candidates(steps: Steps, now_ms: int) -> Iterator[tuple[int, str]]:
-    """Keys in which messages are stored, by when they can be orphans at the earliest."""
+def _candidates(steps: Steps, now_ms: int) -> Iterator[tuple[int, str, str]]:
+    """Keys in which messages are stored: since when they can be orphans at the earliest, partition key, target."""
     call = steps.call("orphans", "*")
 
-    def of(number: int) -> Iterator[tuple[int, str]]:
+    def of(number: int) -> Iterator[tuple[int, str, str]]:
+        # All that the index projects: to name what it does not project is refused.
         page = steps.table.query(
             call,
             IndexName=item.INDEX,
             KeyConditionExpression="#shard = :shard AND #since <= :until",
-            ProjectionExpression="#pk, #since",
-            ExpressionAttributeNames={"#pk": "pk", "#shard": "orphan_shard", "#since": "orphan_since"},
+            ExpressionAttributeNames={"#shard": "orphan_shard", "#since": "orphan_since"},
             ExpressionAttributeValues={
                 ":shard": typed(item.shard(steps.prefix, number)),
                 ":until": typed(now_ms + steps.skew_ms),
             },
         )
         for each in page:
-            yield int(each["orphan_since"]["N"]), each["pk"]["S"]
+            yield int(each["orphan_since"]["N"]), each["pk"]["S"], each.get("target", {}).get("S", "")
 
     return heapq.merge(*(of(number) for number in range(item.SHARDS)))
-
-
-def _some(candidates: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    for _, candidate in zip(range(_AT_ONCE), candidates, strict=False):
-        yield candidate

@@ -1,11 +1,11 @@
 """The Redis and Valkey provider: a key's lease and mailbox in one hash slot, one Lua script a call."""
 
-import heapq
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, cast
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
@@ -13,6 +13,7 @@ from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis.names import Names
 from incumbent.providers.redis.server import REPEATED, Client, Server
+from incumbent.rules import shared
 from incumbent.validation import (
     check_key,
     check_lease,
@@ -358,8 +359,11 @@ class RedisProvider:
                 _, since, at, target, waiting = answer
                 now = max(now, int(at))
                 found.append((int(since), key, _text(target) or None, waiting))
-        for since, key, wakes, waiting in heapq.nsmallest(limit, found, key=lambda each: each[:2]):
-            yield Orphan(key=key, target=wakes, age_ms=now - since, waiting=waiting)
+        oldest_first = (
+            Orphan(key=key, target=target, age_ms=now - since, waiting=waiting)
+            for since, key, target, waiting in sorted(found, key=lambda each: each[:2])
+        )
+        yield from islice(shared(oldest_first), limit)
         if unread is not None:
             raise unread
 

@@ -246,6 +246,19 @@ class Running(MailSubject):
         assert [orphan.key for orphan in self.own_orphans(provider, *keys)] == keys
         assert len(list(provider.orphans(25))) == 25
 
+    def test_targets_take_turns_among_orphans(self, provider: MailboxProvider, key: str) -> None:
+        """M8: the oldest of each target, then the second of each; so one target's many do not hide another's one."""
+        made = [("many", number) for number in range(60)] + [("one", 0), ("two", 0), ("two", 1), (None, 0)]
+        for target, number in made:
+            own_key = f"{key}-{target}-{number:02}"
+            self.claimed(provider, own_key, "A", 1, origin=Origin(target=target))
+            provider.settle(own_key, "A", ttl_ms=TTL_MS)
+            self.pass_time(10 + self.slack_ms)
+        turns = [f"{key}-{each}" for each in ("many-00", "one-00", "two-00", "None-00", "many-01", "two-01", "many-02")]
+        assert [orphan.key for orphan in self.own_orphans(provider, *turns)] == turns
+        assert [orphan.key for orphan in provider.orphans(7)] == turns
+        assert [orphan.key for orphan in provider.orphans(2)] == turns[:2]
+
     @pytest.mark.parametrize("limit", [-1, True, 1.0, "1", None], ids=repr)
     def test_limit_that_is_no_number_is_refused(self, provider: MailboxProvider, limit: Any) -> None:
         """At the call, not when its answer is read."""
