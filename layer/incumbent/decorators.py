@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
@@ -63,6 +63,8 @@ class _Options:
     settings: Settings
     waker: Waker | Literal["auto"] | None
     target: str | None
+    unless: Callable[[Any], object] | None
+    answer_headers: Mapping[str, str]
     store: Callable[[Any], Any]
     on_busy: Callable[..., Any] | None
     on_result: Callable[[Message, Any], object] | None
@@ -92,6 +94,8 @@ def leased(
     policy: Policy | None = None,
     waker: Waker | Literal["auto"] | None = "auto",
     target: str | None = None,
+    unless: Callable[[Any], object] | None = None,
+    answer_headers: Mapping[str, str] | None = None,
     store: Callable[[Any], Any] = stored_form,
     on_busy: Callable[..., Any] | None = None,
     on_result: Callable[[Message, Any], object] | None = None,
@@ -131,6 +135,9 @@ def leased(
         waker: Calls for the next invocation. ``"auto"``: `LambdaWaker` inside Lambda, elsewhere as ``None``. ``None``
             wakes nothing: what waits is run in place.
         target: What to wake, instead of the function as it was invoked (``INCUMBENT_TARGET``).
+        unless: ``unless(event)`` is true of an event that needs no lease, such as a keep-warm ping, a health check or a
+            preflight request: the handler runs at once, with ``lease=None``, and the store is not asked.
+        answer_headers: HTTP headers that every answer made here carries, errors included, such as those of CORS.
         store: What is kept of an event; follow-ups get exactly that. Leaves out a request's credentials unless given.
         on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run. Needed for
             sources that wait for an answer in a shape of their own, such as AppSync (docs/sources.md).
@@ -171,6 +178,8 @@ def leased(
         ),
         waker=waker,
         target=target,
+        unless=unless,
+        answer_headers=answer_headers,
         store=store,
         on_busy=on_busy,
         on_result=on_result,
@@ -251,6 +260,8 @@ def leased_function(
             "provider": None,
             "keyspace": None,
             "target": None,
+            "unless": None,
+            "answer_headers": None,
             "store": stored_form,
             "on_busy": None,
             "on_result": None,
@@ -370,6 +381,10 @@ def _watched(work: Work, raised: list[BaseException]) -> Work:
     return watched
 
 
+def _own(event: Any, own_event: Any) -> Any:
+    return event if own_event is None else own_event
+
+
 def _as_it_is(event: Any) -> Any:
     return event
 
@@ -420,12 +435,16 @@ class _Desk:
         may_resume: bool = True,
     ) -> Any:
         """Serve one event. ``own_event`` is what the own run gets, where it is not the event itself."""
-        if self.options.logger is not None:
-            work = powertools.with_keys(self.options.logger, work)
         raised: list[BaseException] = []
         wake = Wake.from_event(event) if may_resume else None
         source = Source(kind="plain", message_id=None) if wake is not None else source_of(event)
+        source = replace(source, headers=self.options.answer_headers)
         try:
+            if wake is None and self.passes(event):
+                no_lease: Any = None
+                return _watched(work, raised)(Message(id="unleased", event=_own(event, own_event)), no_lease)
+            if self.options.logger is not None:
+                work = powertools.with_keys(self.options.logger, work)
             if wake is not None:
                 call = self.resumed(wake, context)
             else:
@@ -442,6 +461,11 @@ class _Desk:
             # To bring an event again that has no key, or is too large, would not help.
             again = _RETRY_AFTER if isinstance(error, LeaseUnavailable | MailboxFull) else {}
             return source.answer(status, {"error": type(error).__name__, "message": said}, again)
+
+    def passes(self, event: Any) -> bool:
+        """Whether an event is to be run without a lease."""
+        unless = self.options.unless
+        return unless is not None and bool(self.read(event, unless, "unless"))
 
     def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
         """Read an event: its key, its id, what is stored of it. Sends nothing."""
@@ -466,7 +490,7 @@ class _Desk:
             name=name,
             said={"key": given, "message_id": message_id},
             message=Message(id=self.stored_id(message_id, name), event=options.store(event)),
-            event=event if own_event is None else own_event,
+            event=_own(event, own_event),
             origin=self.origin(context, request_id),
             ends=self.ends(context),
             synchronous=source.synchronous or hands_over,
@@ -784,7 +808,11 @@ def _options(  # noqa: C901, PLR0912 - one check after another
     if others["provider"] is not None:
         check_backend(others["provider"])
     check_waker(others["waker"])
-    for hook in ("store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
+    headers = others["answer_headers"] or {}
+    if not isinstance(headers, Mapping) or not all(isinstance(each, str) for pair in headers.items() for each in pair):
+        raise ConfigurationError(f"{name}: answer_headers is {shown(headers)}: give a mapping of text to text")
+    others["answer_headers"] = {header.lower(): value for header, value in headers.items()}
+    for hook in ("unless", "store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")
     for said, chosen in {**others, "key": key, "message_id": message_id}.items():

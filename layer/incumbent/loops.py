@@ -24,7 +24,7 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
     awaited it already. A coroutine is cancelled when the lease is lost. asyncio is imported with the first coroutine.
     """
 
-    def run(lease: Lease, /, *args: Any, **kwargs: Any) -> Any:
+    def run(lease: Lease | None, /, *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         return _finish(lease, result) if inspect.isawaitable(result) else result
 
@@ -46,12 +46,14 @@ def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
     )
 
 
-def _finish(lease: Lease, work: Awaitable[Any]) -> Any:
+def _finish(lease: Lease | None, work: Awaitable[Any]) -> Any:
     """Await it on this thread's loop, in the context of the caller: a kept loop keeps the context of its first run."""
 
     async def supervised() -> Any:
         import asyncio
 
+        if lease is None:
+            return await work
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None  # noqa: S101 - a coroutine run by a loop is a task
         lease.when_lost(lambda: loop.call_soon_threadsafe(task.cancel))
@@ -65,7 +67,7 @@ def _finish(lease: Lease, work: Awaitable[Any]) -> Any:
     try:
         return _runner().run(supervised(), context=contextvars.copy_context())
     except asyncio.CancelledError as cancelled:
-        if lease.stop is Stop.LOST:
+        if lease is None or lease.stop is Stop.LOST:
             raise
         raise IncumbentError(
             f"the run of key {lease.key!r} was cancelled from within, by a task or a timeout of its own: it failed",

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from incumbent.credentials import without_credentials
@@ -18,7 +18,7 @@ class Source:
     """Where an event came from. ``message_id`` is the source's own name for it, the same on every delivery.
 
     ``synchronous``: a caller waits for the answer. Of kind ``"caller"`` are those whose answer has a shape that only
-    the application knows; ``name`` says which one it is.
+    the application knows; ``name`` says which one it is. ``headers`` are put into every HTTP answer.
     """
 
     kind: Kind
@@ -26,6 +26,7 @@ class Source:
     synchronous: bool = False
     multi_value_headers: bool = False
     name: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def http(self) -> bool:
@@ -36,7 +37,7 @@ class Source:
         """The answer in the source's own shape: an HTTP response, or the body for every other source."""
         if not self.http:
             return dict(body)
-        fields = {"content-type": "application/json", **(headers or {})}
+        fields = {**self.headers, "content-type": "application/json", **(headers or {})}
         response: dict[str, Any] = {"statusCode": status, "body": json.dumps(body)}
         if self.multi_value_headers:
             response["multiValueHeaders"] = {name: [value] for name, value in fields.items()}

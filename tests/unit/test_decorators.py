@@ -197,7 +197,7 @@ def test_unknown_option_is_refused() -> None:
     wrong: dict[str, Any] = {"key": "k", "lease_ms": 1}
     with pytest.raises(TypeError):
         leased(**wrong)
-    with pytest.raises(ConfigurationError, match="no option lease_ms; it has clock, deliver"):
+    with pytest.raises(ConfigurationError, match="no option lease_ms; it has answer_headers, clock, deliver"):
         leased_function(**wrong)
 
 
