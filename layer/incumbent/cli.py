@@ -12,11 +12,12 @@ from typing import Any
 
 from incumbent import operations
 from incumbent.errors import ConfigurationError, IncumbentError
+from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
-from incumbent.local.invocations import CannotStart, Cloud, OnInvocation, OnLog
+from incumbent.local.invocations import CannotStart, Cloud, OnInvocation, OnLog, check_size
 from incumbent.local.replay import TRACE, Replay
 from incumbent.local.report import summary_lines
-from incumbent.local.scenario import load_json, load_scenario
+from incumbent.local.scenario import load_scenario
 from incumbent.local.service import LocalLambda
 from incumbent.local.stores import PROVIDERS, Prepared, archive, prepared
 from incumbent.local.template import find_function
@@ -156,11 +157,16 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _invoke(arguments: argparse.Namespace) -> int:
     event = load_json(arguments.event, "the event")
+    check_size(event, asynchronous=arguments.asynchronous)
     say, errors = _printer(), sys.stderr
     with _cloud(arguments, {}, lambda line: print(line.text, file=errors), lambda _: None) as (cloud, _):
         invocation = cloud.submit(arguments.function, event, asynchronous=arguments.asynchronous).result()
         cloud.wait_idle()
-    say(json.dumps(invocation.payload if invocation.ok else invocation.error, indent=2, ensure_ascii=False))
+    answer = json.dumps(invocation.payload if invocation.ok else invocation.error, indent=2, ensure_ascii=False)
+    try:
+        say(answer)
+    except UnicodeEncodeError:  # the terminal, or UTF-8 itself, has no such character
+        say(json.dumps(json.loads(answer), indent=2))
     return GOOD if invocation.ok else BAD
 
 

@@ -152,7 +152,7 @@ def test_invoke_prints_the_error_and_exits_1(tmp_path: Path, capsys: pytest.Capt
         (["invoke", "Nope", "-e", str(EVENT)], "the template has no function 'Nope'; it has BrokenFunction"),
         (["invoke", "EchoFunction", "-e", str(EVENT), "--template", "gone.yaml"], "cannot read the template gone.yaml"),
         (["invoke", "EchoFunction", "-e", str(EVENT), "--parameter", "Colour=red"], "has no parameter 'Colour'"),
-        (["invoke", "EchoFunction", "-e", str(TEMPLATE)], "template.yaml is no JSON: Expecting value at line 1"),
+        (["invoke", "EchoFunction", "-e", str(TEMPLATE)], "template.yaml is not JSON: Expecting value at line 1"),
     ],
 )
 def test_what_cannot_be_tried_is_one_line_and_2(
@@ -165,6 +165,138 @@ def test_what_cannot_be_tried_is_one_line_and_2(
     assert err.startswith("incumbent: ")
     assert told in err
     assert err.count("\n") == 1
+
+
+def nested(depth: int) -> bytes:
+    """Lists inside one another."""
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (nested(257), "nested deeper than 256 levels"),
+        (nested(985), "nested deeper than 256 levels"),  # what json on 3.11 still reads, and cannot write again
+        (nested(100_000), "nested deeper than 256 levels"),
+        (b"[" + b"9" * 4_301 + b"]", "4,301 digits"),
+        (b'"\xff"', "is not UTF-8: invalid start byte at byte 1"),
+        ("{}".encode("utf-16"), "is not UTF-8"),
+        (b"", "is not JSON: Expecting value at line 1, column 1"),
+        (b"\0", "is not JSON"),
+        (b"{} {}", "is not JSON: Extra data"),
+        (b"NaN", "NaN is not JSON"),
+        (b"1e999", "the number 1e999 is too large"),
+        (b'{"steps": [], "steps": []}', "the name 'steps' stands twice in one object"),
+        (b" " * 6_291_457, "is larger than 6,291,456 bytes"),
+        (None, "Is a directory"),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else value,
+)
+@pytest.mark.parametrize("command", ["replay", "invoke"])
+def test_a_file_that_cannot_be_used_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: bytes | None, told: str
+) -> None:
+    """An event or a scenario: too deep, too large, not JSON, not text, not a file."""
+    file = tmp_path / "file.json"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    words = {"replay": [str(file)], "invoke": ["EchoFunction", "-e", str(file)]}[command]
+    if command == "invoke" and "twice" in told:
+        told = "cannot start"  # on Lambda, too, the last one counts
+        words[0] = "BrokenFunction"
+    code = main([command, *words, *COMMON, "--provider", "none"])
+    out, err = capsys.readouterr()
+    if told == "cannot start":
+        assert json.loads(out)["errorMessage"].endswith("no luck today")
+        return
+    assert (code, out) == (2, "")
+    assert err.startswith("incumbent: ")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_template_that_cannot_be_used_is_one_line_and_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Too deep, too large, not YAML, not text, not a file, not of a template's shape."""
+    head = b"Resources: {EchoFunction: {Type: AWS::Serverless::Function, Properties: "
+    for content, told in {
+        nested(300): "nested deeper than 256 levels",
+        nested(100_000): "nested deeper than 256 levels",
+        b"a: &a [*a]": "nested deeper than 256 levels",
+        b"Resources: {A: " + b"9" * 5_000 + b"}": "4300 digits",
+        b"Resources: {A: 5}": "has no function 'EchoFunction'",
+        b"\xff": "is not UTF-8",
+        b"\0": "is not YAML: unacceptable character",
+        b"x: [": "is not YAML, line 1",
+        b" " * 1_000_001: "is larger than 1,000,000 bytes",
+        b"Resources: {}\nParameters: []": "Parameters must be a mapping, not []",
+        b"Resources: {}\nParameters: {A: 5}": "A must be a mapping, not 5",
+        head + b"5}}": "EchoFunction: Properties must be a mapping, not 5",
+        head + b"{Environment: 5, Handler: a.b, CodeUri: .}}}\nGlobals: {Function: []}": "Function must be a mapping",
+        head + b"{FunctionName: !Sub {}}}}": "its name: the template's Sub cannot be resolved",
+        head + b"{Handler: !If [A, a.b, c.d]}}}\nConditions: {A: !Condition A}": "refer to themselves in a circle",
+        head + b"{Handler: !If [[], a.b, c.d]}}}": "the template has no condition []",
+    }.items():
+        file = tmp_path / "template.yaml"
+        file.write_bytes(content)
+        assert main(["invoke", "EchoFunction", "-e", str(EVENT), "--template", str(file), "--provider", "none"]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("incumbent: ")
+        assert told in err
+        assert err.count("\n") == 1
+    assert main(["invoke", "F", "-e", str(EVENT), "--template", str(tmp_path), "--provider", "none"]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some editors write one."""
+    (tmp_path / "event.json").write_bytes(b'\xef\xbb\xbf{"do": "nothing"}')
+    words = ["invoke", "EchoFunction", "-e", str(tmp_path / "event.json"), *COMMON, "--provider", "memory"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["event"] == {"do": "nothing"}
+
+
+def test_an_event_that_lambda_would_not_take_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """6 MiB, and 1 MiB where the invocation is asynchronous: in `invoke` and in a step."""
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"text": "x" * 1_100_000}))
+    words = ["invoke", "EchoFunction", "-e", str(event), *COMMON, "--provider", "memory"]
+    assert main([*words, "--async"]) == 2
+    assert "Lambda takes 1,048,576 in an asynchronous invocation" in capsys.readouterr().err
+    scenario = tmp_path / "scenario.json"
+    step = {"at_ms": 0, "async": True, "event": "event.json", "function": "EchoFunction"}
+    scenario.write_text(json.dumps({"steps": [step]}))
+    assert main(["replay", str(scenario), *COMMON, "--provider", "memory"]) == 2
+    assert "scenario.json: step 1: the event has 1,100,0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("provider", ["none", "memory"])
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [("__import__('functools').reduce(lambda a, _: [a], range(299), [])", "nested deeper"), ("[10**4999]", "4300")],
+)
+def test_an_answer_that_cannot_be_read_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], provider: str, answer: str, told: str
+) -> None:
+    """The caller is told so, and does not wait for ever."""
+    (tmp_path / "app.py").write_text(f"def handler(event, context):\n    return {answer}\n")
+    (tmp_path / "template.yaml").write_text(
+        "Resources: {F: {Type: AWS::Serverless::Function, Properties: {Handler: app.handler, CodeUri: .}}}"
+    )
+    words = ["invoke", "F", "-e", str(EVENT), "--template", str(tmp_path / "template.yaml"), "--provider", provider]
+    assert main(words) == 1
+    assert told in json.loads(capsys.readouterr().out)["errorMessage"]
+
+
+def test_half_of_a_surrogate_pair_can_be_printed(tmp_path: Path) -> None:
+    """The answer is JSON also where the terminal's encoding has no such character."""
+    (tmp_path / "event.json").write_text('{"do": "nothing", "text": "\\ud800 \u00e9"}')
+    words = ["invoke", "EchoFunction", "-e", str(tmp_path / "event.json"), *COMMON, "--provider", "memory"]
+    done = subprocess.run([sys.executable, "-m", "incumbent.cli", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["event"]["text"] == "\ud800 \u00e9"
 
 
 def test_a_function_that_cannot_start_is_told_before_anything_is_sent(

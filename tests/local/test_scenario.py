@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_read_is_told_with_its_place(folder: Path) -> None
     with pytest.raises(ConfigurationError, match=r"cannot read the scenario .*: Is a directory"):
         load_scenario(folder)
     (folder / "bad.json").write_text('{"steps":\n oops}')
-    with pytest.raises(ConfigurationError, match=r"bad\.json is no JSON: Expecting value at line 2, column 2"):
+    with pytest.raises(ConfigurationError, match=r"bad\.json is not JSON: Expecting value at line 2, column 2"):
         load_scenario(folder / "bad.json")
     (folder / "bytes.json").write_bytes(b'"\xff"')
     with pytest.raises(ConfigurationError, match=r"bytes\.json is not UTF-8"):

@@ -118,8 +118,8 @@ def test_the_projects_own_template_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("Resources: [", "is no YAML, line 1"),
-        ("[1, 2]", "is no template"),
+        ("Resources: [", "is not YAML, line 1"),
+        ("[1, 2]", "is not a template"),
     ],
 )
 def test_what_is_no_template_is_refused(tmp_path: Path, text: str, told: str) -> None:

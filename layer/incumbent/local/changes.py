@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from incumbent.errors import ConfigurationError
+from incumbent.local.files import parse_json
 
 _SEGMENT = re.compile(r'"([^"]+)"|([^."]+)')
 _POSITION = re.compile(r"0|[1-9][0-9]*")
@@ -50,7 +51,7 @@ def _changed(here: Any, names: tuple[str, ...], depth: int, value: Any) -> Any:
     match here:
         case str():
             try:
-                inner = json.loads(here)
+                inner = parse_json(here)
             except ValueError:
                 inner = None
             if not isinstance(inner, (dict, list)):

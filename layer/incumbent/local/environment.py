@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from incumbent.clock import Clock
+from incumbent.local.files import parse_json
 from incumbent.local.invocations import LogLine, OnLog, Pending
 from incumbent.local.leash import Leash
 from incumbent.local.template import LATEST, FunctionSpec
@@ -395,7 +396,8 @@ class _RuntimeApi(Handler):
         body = self.read_body()
         match self.path.removeprefix(_RUNTIME_API).strip("/").split("/"):
             case ["invocation", request_id, "response"]:
-                self._answer(request_id, body, None)
+                unreadable = _unreadable(body)
+                self._answer(request_id, body if unreadable is None else b"null", unreadable)
             case ["invocation", request_id, "error"]:
                 self._answer(request_id, b"null", self._error(body))
             case ["init", "error"]:
@@ -425,7 +427,7 @@ class _RuntimeApi(Handler):
 
     def _error(self, body: bytes) -> Mapping[str, Any]:
         try:
-            error = json.loads(body)
+            error = parse_json(body)
         except ValueError:
             error = None
         if isinstance(error, dict):
@@ -447,6 +449,15 @@ class _RuntimeApi(Handler):
         if work.client_context is not None:
             headers["Lambda-Runtime-Client-Context"] = work.client_context
         return headers
+
+
+def _unreadable(body: bytes) -> Mapping[str, Any] | None:
+    """The error in place of an answer that cannot be handed on: it is not JSON, or nested too deep to be read here."""
+    try:
+        parse_json(body)
+    except ValueError as error:
+        return {"errorType": "Local.AnswerUnreadable", "errorMessage": f"the answer cannot be read: {error}"}
+    return None
 
 
 class _Logs:

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.local.closed import closed, closed_process
+from incumbent.local.files import parse_json
 from incumbent.local.fleet import request_id
 from incumbent.local.invocations import (
     CannotStart,
@@ -160,7 +161,7 @@ class InProcessLambda:
             for attempt in range(1, attempts + 1):
                 invocation = self._attempt(
                     spec,
-                    json.loads(body),
+                    parse_json(body),
                     pending.request_id,
                     arn=arn,
                     label=label,
@@ -234,7 +235,7 @@ class InProcessLambda:
         error: dict[str, Any] | None = None
         outcome = Outcome.OK
         try:
-            payload = json.loads(json.dumps(self._handler(spec)(event, context)))
+            payload = parse_json(json.dumps(self._handler(spec)(event, context)))
         except BaseException as raised:  # noqa: BLE001 - a handler may even exit, and its caller is told
             outcome = Outcome.ERROR
             error = {

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from incumbent.errors import ConfigurationError
+from incumbent.local.files import MAX_ASYNC_EVENT_BYTES, MAX_EVENT_BYTES, parse_json
+
 
 class CannotStart(RuntimeError):
     """No environment of a function can start; the text is the function's own error."""
@@ -18,7 +21,7 @@ class Outcome(StrEnum):
     OK = "ok"
     """The handler returned."""
     ERROR = "error"
-    """The handler raised, or answered with what is no JSON."""
+    """The handler raised, or answered with what is not JSON."""
     TIMEOUT = "timeout"
     """It was not over at its deadline."""
     CRASH = "crash"
@@ -174,5 +177,26 @@ def ignore(_: object) -> None:
 
 
 def encode(event: Any) -> bytes:
-    """Return the event as Lambda would carry it."""
-    return json.dumps(event, separators=(",", ":")).encode()
+    """Return the event as Lambda would carry it.
+
+    Raises:
+        ConfigurationError: it cannot be read again: it is nested too deep, or a number in it is too large.
+    """
+    try:
+        body = json.dumps(event, separators=(",", ":")).encode()
+        parse_json(body)
+    except (ValueError, RecursionError) as cause:
+        raise ConfigurationError(f"the event cannot be sent: {cause}") from cause
+    return body
+
+
+def check_size(event: Any, *, asynchronous: bool) -> None:
+    """Refuse what Lambda would refuse before it invokes anything.
+
+    Raises:
+        ConfigurationError: the event is larger than Lambda takes.
+    """
+    size, most = len(encode(event)), MAX_ASYNC_EVENT_BYTES if asynchronous else MAX_EVENT_BYTES
+    if size > most:
+        kind = "an asynchronous" if asynchronous else "a synchronous"
+        raise ConfigurationError(f"the event has {size:,} bytes; Lambda takes {most:,} in {kind} invocation")

@@ -8,12 +8,13 @@ from typing import Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from incumbent.errors import ConfigurationError
+from incumbent.local.files import MAX_ASYNC_EVENT_BYTES, MAX_EVENT_BYTES, parse_json
 from incumbent.local.invocations import Pending
 from incumbent.local.template import LATEST
 from incumbent.local.wire import Handler
 
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?")
-_MOST_BYTES = {"RequestResponse": 6 * 1024 * 1024, "Event": 1024 * 1024, "DryRun": 6 * 1024 * 1024}
+_MAX_BYTES = {"RequestResponse": MAX_EVENT_BYTES, "Event": MAX_ASYNC_EVENT_BYTES, "DryRun": MAX_EVENT_BYTES}
 _LOG_TAIL_BYTES = 4_096
 
 
@@ -49,11 +50,11 @@ class InvokeApi(Handler):
         if match is None:
             self._refuse(404, "UnknownOperationException", f"only Lambda's Invoke API is here, not {url.path}")
             return
-        if kind not in _MOST_BYTES:
+        if kind not in _MAX_BYTES:
             self._refuse(400, "InvalidParameterValueException", f"unknown invocation type {kind!r}")
             return
-        if len(body) > _MOST_BYTES[kind]:
-            self._refuse(413, "RequestTooLargeException", f"{len(body):,} bytes; allowed are {_MOST_BYTES[kind]:,}")
+        if len(body) > _MAX_BYTES[kind]:
+            self._refuse(413, "RequestTooLargeException", f"{len(body):,} bytes; allowed are {_MAX_BYTES[kind]:,}")
             return
         function = unquote(match[1])
         for qualifier in parse_qs(url.query).get("Qualifier", []):
@@ -73,7 +74,7 @@ class InvokeApi(Handler):
 
     def _invoke(self, function: str, kind: str, body: bytes) -> None:
         invoker: Invoker = self.server.owner
-        json.loads(body)
+        parse_json(body)
         context = self.headers.get("X-Amz-Client-Context")
         if kind == "DryRun":
             invoker.check_function(function)

@@ -125,7 +125,13 @@ def read_facts(line: str, request_id: str | None = None) -> list[Fact]:
         try:
             raw, _ = json.JSONDecoder().raw_decode(text)
             facts.append(_fact({"request_id": request_id, **raw}))
-        except (ValueError, KeyError, TypeError):  # somebody's own line that only looks like one
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ):  # a function's line that only looks like one
             continue
     return facts
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from incumbent.errors import ConfigurationError
 from incumbent.local.changes import changed, filled_in
+from incumbent.local.files import load_json
+from incumbent.local.invocations import check_size
 
 _MAX_REPEAT = 10_000
 _MAX_MS = 86_400_000
@@ -48,28 +50,11 @@ def load_scenario(path: Path | str) -> Scenario:
             file, the step and the field.
     """
     file = Path(path)
-    document = load_json(file, "the scenario")
+    document = load_json(file, "the scenario", unique_names=True)
     try:
         return _scenario(document, file.parent)
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from error
-
-
-def load_json(file: Path, what: str) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ConfigurationError: it cannot be read, or is no JSON; the text says where.
-    """
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as cause:
-        raise ConfigurationError(f"cannot read {what} {file}: {cause.strerror}") from cause
-    except UnicodeDecodeError as cause:
-        raise ConfigurationError(f"{file} is not UTF-8: {cause.reason} at byte {cause.start}") from cause
-    except json.JSONDecodeError as cause:
-        where = f"line {cause.lineno}, column {cause.colno}"
-        raise ConfigurationError(f"{file} is no JSON: {cause.msg} at {where}") from cause
 
 
 def _scenario(document: Any, folder: Path) -> Scenario:
@@ -111,6 +96,10 @@ def _sendings(
                 own_event = changed(own_event, path, value)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{where}: set: {error}") from error
+        try:
+            check_size(own_event, asynchronous=asynchronous)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
         sendings.append(
             Sending(
                 id=own_id,

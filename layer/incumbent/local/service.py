@@ -1,6 +1,5 @@
 """The local Lambda: the functions of a template, run by real runtime clients, behind an Invoke API."""
 
-import json
 import secrets
 import sys
 import threading
@@ -13,6 +12,7 @@ from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.errors import ConfigurationError
 from incumbent.local.closed import closed
 from incumbent.local.environment import Environment, Settings, Work
+from incumbent.local.files import parse_json
 from incumbent.local.fleet import Fleet, request_id
 from incumbent.local.invocations import (
     CannotStart,
@@ -321,8 +321,8 @@ class LocalLambda:
             started_at_ms=work.started_at_ms or now_ms,
             ended_at_ms=now_ms,
             outcome=outcome,
-            event=json.loads(work.body),
-            payload=json.loads(payload) if payload else None,
+            event=parse_json(work.body),
+            payload=parse_json(payload) if payload else None,
             error=error,
             logs=tuple(work.logs),
         )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from incumbent.errors import ConfigurationError
+from incumbent.local.files import MAX_DEPTH, check_depth, read_text
+from incumbent.validation import shown
 
 REGION = "eu-central-1"
 ACCOUNT_ID = "123456789012"
@@ -31,6 +33,8 @@ _NAMES = {
 _ADDED_BY_SAM = frozenset({"ServerlessHttpApi", "ServerlessRestApi", "ServerlessDeploymentApplication"})
 _SUBSTITUTE = re.compile(r"\$\{(!?)([^}]+)\}")
 _MAX_RETRY_ATTEMPTS = 2
+_IN_A_CIRCLE = "its conditions refer to themselves in a circle"
+_MAX_BYTES = 1_000_000  # CloudFormation's own limit
 
 
 class _NoValue:
@@ -105,12 +109,13 @@ class Template:
         """Take an already parsed document; `load` reads one from a file."""
         self._document = document
         self._folder = folder
-        self._resources: Mapping[str, Any] = document.get("Resources") or {}
-        declared: Mapping[str, Any] = document.get("Parameters") or {}
+        self._resources = _mapping(document, "Resources")
+        declared = _mapping(document, "Parameters")
         unknown = sorted(set(parameters) - set(declared))
         if unknown:
             raise ConfigurationError(f"the template has no parameter {unknown[0]!r}; it has {_names(declared)}")
-        defaults = {name: str(spec["Default"]) for name, spec in declared.items() if "Default" in spec}
+        specs = {name: _mapping(declared, name) for name in declared}
+        defaults = {name: str(spec["Default"]) for name, spec in specs.items() if "Default" in spec}
         self._declared = frozenset(declared)
         self._parameters = {**defaults, **parameters}
 
@@ -119,16 +124,12 @@ class Template:
         """Read the file at ``path``.
 
         Raises:
-            ConfigurationError: there is no such file, it is no SAM template, or a parameter is unknown.
+            ConfigurationError: there is no such file, it is not a SAM template, or a parameter is unknown.
         """
         file = Path(path)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except OSError as cause:
-            raise ConfigurationError(f"cannot read the template {file}: {cause.strerror}") from cause
-        document = _parse(text, file)
+        document = _parse(read_text(file, "the template", max_bytes=_MAX_BYTES), file)
         if not isinstance(document, dict) or not isinstance(document.get("Resources"), dict):
-            raise ConfigurationError(f"{file} is no template: it has no Resources")
+            raise ConfigurationError(f"{file} is not a template: it has no Resources")
         return cls(document, file.resolve().parent, parameters or {})
 
     @property
@@ -157,7 +158,7 @@ class Template:
         tables = []
         for logical_id, resource in self._resources.items():
             if isinstance(resource, dict) and resource.get("Type") == "AWS::DynamoDB::Table" and self._is_in(resource):
-                own = resource.get("Properties") or {}
+                own = _mapping(resource, "Properties")
                 properties = self._resolve({name: own[name] for name in kept if name in own})
                 tables.append({"TableName": self._name_of(logical_id), **properties})
         return tuple(tables)
@@ -178,12 +179,14 @@ class Template:
             return self._spec(logical_id, name, resource, given)
         except ConfigurationError as error:
             return NotHere(logical_id=logical_id, name=name, why=f"{logical_id}: {error}")
+        except RecursionError:
+            return NotHere(logical_id=logical_id, name=name, why=f"{logical_id}: {_IN_A_CIRCLE}")
 
     def _spec(
         self, logical_id: str, function_name: str, resource: Mapping[str, Any], given: Collection[str]
     ) -> FunctionSpec:
-        own: Mapping[str, Any] = resource.get("Properties") or {}
-        common: Mapping[str, Any] = (self._document.get("Globals") or {}).get("Function") or {}
+        own = _mapping(resource, "Properties")
+        common = _mapping(_mapping(self._document, "Globals"), "Function")
 
         def one(name: str, default: Any = None) -> Any:
             with _naming(name):
@@ -215,7 +218,9 @@ class Template:
             environment=self._variables(given, common, own),
             max_retry_attempts=_whole(
                 "MaximumRetryAttempts",
-                (one("EventInvokeConfig") or {}).get("MaximumRetryAttempts", _MAX_RETRY_ATTEMPTS),
+                _mapping({"EventInvokeConfig": one("EventInvokeConfig")}, "EventInvokeConfig").get(
+                    "MaximumRetryAttempts", _MAX_RETRY_ATTEMPTS
+                ),
             ),
         )
 
@@ -241,14 +246,18 @@ class Template:
     def _layers(self, *sources: Mapping[str, Any]) -> tuple[Path, ...]:
         folders = []
         for source in sources:
-            for layer in source.get("Layers") or []:
+            layers = source.get("Layers")
+            for layer in layers if isinstance(layers, list) else []:
                 # Only a layer of this template can be had here; any other is somebody else's ARN.
                 name = layer.get("Ref") if isinstance(layer, dict) else None
                 resource = self._resources.get(name) if isinstance(name, str) else None
                 if not isinstance(resource, dict) or resource.get("Type") != "AWS::Serverless::LayerVersion":
                     continue
                 with _naming(f"the layer {name}"):
-                    content = self._folder / str(self._resolve(resource["Properties"]["ContentUri"]))
+                    uri = self._resolve(_mapping(resource, "Properties").get("ContentUri"))
+                    if not isinstance(uri, str):
+                        raise ConfigurationError(f"ContentUri must be a folder, not {uri!r}")
+                    content = self._folder / uri
                 if not content.is_dir():
                     raise ConfigurationError(f"the layer {name} has no folder {content.name}")
                 # A built layer has its packages in python/, as Lambda wants it; a source folder as they are.
@@ -257,16 +266,16 @@ class Template:
         return tuple(folders)
 
     def _name_of(self, logical_id: str) -> str:
-        resource = self._resources[logical_id]
-        given = (resource.get("Properties") or {}).get(_NAMES.get(resource.get("Type"), ""))
+        resource = _mapping(self._resources, logical_id)
+        given = _mapping(resource, "Properties").get(_NAMES.get(str(resource.get("Type")), ""))
         with _naming("its name"):
             name = self._resolve(given) if given is not None else _NO_VALUE
         return name if isinstance(name, str) else logical_id
 
-    def _holds(self, name: str) -> bool:
-        conditions = self._document.get("Conditions") or {}
-        if name not in conditions:
-            raise ConfigurationError(f"the template has no condition {name!r}")
+    def _holds(self, name: Any) -> bool:
+        conditions = _mapping(self._document, "Conditions")
+        if not isinstance(name, str) or name not in conditions:
+            raise ConfigurationError(f"the template has no condition {shown(name)}")
         return self._resolve(conditions[name]) is True
 
     def _opened(self, value: Any) -> Any:
@@ -283,9 +292,9 @@ class Template:
             ((name, argument),) = value.items()
             try:
                 return self._intrinsic(name, argument)
-            except (TypeError, ValueError, IndexError) as cause:
+            except (TypeError, ValueError, LookupError) as cause:
                 short = name.removeprefix("Fn::")
-                raise ConfigurationError(f"the template's {short} cannot be resolved: {argument!r}") from cause
+                raise ConfigurationError(f"the template's {short} cannot be resolved: {shown(argument)}") from cause
         resolved = {name: self._resolve(item) for name, item in value.items()}
         return {name: item for name, item in resolved.items() if item is not _NO_VALUE}
 
@@ -346,7 +355,7 @@ class Template:
     def _get_att(self, argument: Any) -> str:
         logical_id, attribute = argument.split(".", 1) if isinstance(argument, str) else argument
         name = str(self._ref(logical_id))
-        kind = (self._resources.get(logical_id) or {}).get("Type")
+        kind = _mapping(self._resources, logical_id).get("Type")
         if attribute == "Arn" and kind == "AWS::Serverless::Function":
             return f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}"
         if attribute == "Arn" and kind == "AWS::DynamoDB::Table":
@@ -397,15 +406,19 @@ def _parse(text: str, file: Path) -> Any:
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    loader = Loader(text)
     try:
-        return loader.get_single_data()
+        document = yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader with three constructors more
+        check_depth(document)
     except yaml.YAMLError as cause:
         where = getattr(cause, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
-        raise ConfigurationError(f"{file} is no YAML{line}: {getattr(cause, 'problem', cause)}") from cause
-    finally:
-        loader.dispose()
+        problem = getattr(cause, "problem", None) or str(cause).partition("\n")[0]
+        raise ConfigurationError(f"{file} is not YAML{line}: {problem}") from cause
+    except RecursionError as cause:
+        raise ConfigurationError(f"{file} is nested deeper than {MAX_DEPTH} levels") from cause
+    except (ValueError, TypeError, AttributeError, OverflowError) as cause:  # a number or a date that is none
+        raise ConfigurationError(f"{file} cannot be read: {cause}") from cause
+    return document
 
 
 @contextmanager
@@ -417,11 +430,21 @@ def _naming(what: str, advice: str = "") -> Iterator[None]:
         raise ConfigurationError(f"{what}: {error}" + (f" ({advice})" if advice else "")) from error
 
 
-def _is_intrinsic(value: Mapping[str, Any]) -> bool:
+def _mapping(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What stands under ``name``: nothing is as good as an empty mapping, and all else is refused."""
+    value = holder.get(name)
+    if not isinstance(value, dict | None):
+        raise ConfigurationError(f"{name} must be a mapping, not {shown(value)}")
+    return value or {}
+
+
+def _is_intrinsic(value: Mapping[Any, Any]) -> bool:
     if len(value) != 1:
         return False
     ((name, argument),) = value.items()
-    return name == "Ref" or name.startswith("Fn::") or (name == "Condition" and isinstance(argument, str))
+    return isinstance(name, str) and (
+        name == "Ref" or name.startswith("Fn::") or (name == "Condition" and isinstance(argument, str))
+    )
 
 
 def _whole(name: str, value: Any) -> int:
@@ -432,4 +455,4 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _names(values: Sequence[str] | Mapping[str, Any]) -> str:
-    return ", ".join(sorted(values)) or "none"
+    return ", ".join(sorted(map(str, values))) or "none"
