@@ -35,7 +35,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo test bench lint format test-all mutants soak sim pins clean
+.PHONY: help setup sam demo docs test bench lint format test-all mutants soak sim pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,10 @@ test: setup sam lint ## lint, then every test, with coverage
 bench: setup ## measure what a cold start and a run cost, beside others
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'
 	$(foreach figures,$(wildcard benchmarks/*.py),$(BIN)/python $(figures) &&) true
+
+docs: $(VENV)/.installed ## build the documentation site into site/; a broken link fails
+	$(PIP) install -qq --no-build-isolation -e '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
 
 lint: $(VENV)/.installed ## style, types, the direction of imports, the template
 	$(BIN)/ruff check .
@@ -88,7 +92,7 @@ pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releas
 	rm -rf .venv-pins
 	$(PYTHON) -m venv .venv-pins
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq hatchling editables
-	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq --no-build-isolation -e '.[local,dev,bench]'
+	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq --no-build-isolation -e '.[local,dev,docs,bench]'
 	head -n 1 constraints.txt > constraints.new
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip freeze --exclude-editable >> constraints.new
 	mv constraints.new constraints.txt
@@ -100,7 +104,7 @@ pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releas
 	rm -rf .venv-pins .venv-sam
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-3.* $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-3.* site $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # $(call install,extras): the package with these extras. The stamps come last, so that an installation that was cut off
 # is made again.
