@@ -79,8 +79,8 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 	  $(MAKE) --no-print-directory test PYTHON="$$found" VENV=.venv-$$version || exit 1; \
 	done
 
-mutants: setup ## break the code in each listed way, and see which test notices
-	$(BIN)/python -m tests.mutants
+mutants: setup ## break the code in each listed way, or with SEED=7 COUNT=100 at random, and see which test notices
+	$(BIN)/python -m tests.mutants $(if $(SEED)$(COUNT),--seed $(or $(SEED),1) --count $(or $(COUNT),100))
 
 soak: setup ## the tests that could go on for ever, for longer than `make test` does
 	SOAK=1 $(PYTEST) $(SOAKING)

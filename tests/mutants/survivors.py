@@ -1,0 +1,29 @@
+"""The changes that no test can notice, each with its reason: random faults leave them out."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from tests.mutants.changes import Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivor:
+    """A kind of change: in files like ``file``, on lines that hold ``line``, of code that holds ``old``."""
+
+    file: str
+    line: str
+    old: str = ""
+    new: str = ""
+    why: str
+
+
+SURVIVORS: tuple[Survivor, ...] = ()
+
+
+def why_it_survives(file: str, line: str, change: Change) -> str | None:
+    """Say why no test can notice a change of this line; ``None`` where one must."""
+    for known in SURVIVORS:
+        new = change.says or change.new
+        if fnmatch(file, known.file) and known.line in line and known.old in change.old and known.new in new:
+            return known.why
+    return None

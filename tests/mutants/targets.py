@@ -1,0 +1,73 @@
+"""Which files of the package random faults are put into, and which tests must notice, the quickest first."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from incumbent.testing.servers import dynalite_available
+from tests.mutants.faults import DYNAMODB, MEMORY, MOTO, REDIS, RULES, VALKEY
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "layer" / "incumbent"
+
+# What runs at a terminal, what is for tests, and what only declares.
+LEFT_OUT = ("local/*", "testing/*", "cli.py", "cli/*", "contract.py", "errors.py", "*/secrets.py", "*__init__.py")
+
+CONFORMANCE = "tests/conformance/test_dynamodb.py"
+DYNALITE = f"{CONFORMANCE}::TestDynalite" if dynalite_available() else MOTO
+Stages = tuple[tuple[str, ...], ...]
+
+# By the path in the package, the first that fits. A stage is one run of pytest that ends with its first failure.
+STAGES: tuple[tuple[str, Stages], ...] = (
+    ("rules*", ((RULES, MEMORY), ("tests/unit",))),
+    ("providers/memory*", ((MEMORY,), ("tests/unit",), ("tests/end_to_end/test_every_store.py",))),
+    (
+        "providers/redis/*",
+        (
+            (REDIS,),
+            (VALKEY, "tests/unit/test_redis_rules.py"),
+            ("tests/unit", "tests/conformance/test_redis.py", "tests/faults"),
+        ),
+    ),
+    (
+        "providers/dynamodb/*",
+        (
+            (DYNAMODB,),
+            (DYNALITE,),
+            (MOTO, f"{CONFORMANCE}::TestSeveral"),
+            ("tests/faults", "tests/linearizability", "tests/simulation", "tests/end_to_end/test_every_store.py"),
+        ),
+    ),
+    ("*", (("tests/unit",), ("tests/end_to_end/test_every_store.py", "tests/functions", "tests/faults"))),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A file, by its path in the package, and the stages of its tests."""
+
+    file: str
+    stages: Stages
+
+    @property
+    def suffix(self) -> str:
+        """Which language it is."""
+        return Path(self.file).suffix
+
+
+def targets() -> list[Target]:
+    """List the files that take part."""
+    files = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*") if path.suffix in {".py", ".lua"}]
+    return [
+        Target(file=file, stages=_stages(file))
+        for file in sorted(files)
+        if not any(fnmatch(file, pattern) for pattern in LEFT_OUT)
+    ]
+
+
+def _stages(file: str) -> Stages:
+    """The tests that are named after the file come first."""
+    found = next(stages for pattern, stages in STAGES if fnmatch(file, pattern))
+    named = sorted((ROOT / "tests" / "unit").glob(f"test_{Path(file).stem}*.py"))
+    mine = tuple(path.relative_to(ROOT).as_posix() for path in named)
+    return (mine, *found) if mine and mine != found[0] else found
