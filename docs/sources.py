@@ -7,6 +7,7 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- the table: made by sources.py -->\n", "<!-- its end -->\n"
 WAITS = {
     "caller": "yes: what `on_busy=` makes",
+    "state-machine": "yes: its result, or an error",
     **dict.fromkeys(("http", "rest", "alb", "lattice", "websocket"), "yes: an HTTP response"),
 }
 

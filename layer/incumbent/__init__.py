@@ -17,6 +17,7 @@ from incumbent.contract import (
 from incumbent.decorators import leased, leased_function
 from incumbent.errors import (
     ConfigurationError,
+    DuplicateMessage,
     IncumbentError,
     LeaseBusy,
     LeaseKeyMissing,
@@ -62,6 +63,7 @@ __all__ = [
     "Continued",
     "DeadLetter",
     "Duplicate",
+    "DuplicateMessage",
     "Fact",
     "Failure",
     "Idle",

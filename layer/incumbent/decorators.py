@@ -17,6 +17,7 @@ from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, NoopLeaseProvider, check_backend, is_mailbox, resolve_lease_provider
 from incumbent.errors import (
     ConfigurationError,
+    DuplicateMessage,
     IncumbentError,
     LeaseBusy,
     LeaseKeyMissing,
@@ -522,7 +523,7 @@ class _Desk:
         """Whether the key of a resume event is of this handler's keyspace."""
         return wake.key.startswith(f"{self.keyspace()}/") if self.keyspace() else True
 
-    def answer(  # noqa: C901 - one case for each row of the table
+    def answer(  # noqa: C901, PLR0912 - one case for each row of the table
         self, event: Any, context: Any, source: Source, call: Call | None, outcome: Outcome
     ) -> Any:
         """Answer the source by the table *Who may retry*."""
@@ -536,6 +537,8 @@ class _Desk:
                 return options.on_busy(event, context, outcome=outcome)
             if outcome == Later(why="behind") or (isinstance(outcome, Later) and source.kind == "caller"):
                 return options.on_busy(event, context, outcome=Routed(owner=None))
+        if source.kind == "state-machine":
+            self.refuse_a_result(call, outcome)
         said = call.said
         match outcome:
             case Later() | Routed():
@@ -560,6 +563,21 @@ class _Desk:
                     "nobody was told that it is safe, so deliver it again",
                     key=call.name,
                 )
+
+    def refuse_a_result(self, call: Call, outcome: Outcome) -> None:
+        """Raise by name what a state machine would take for its task's result, though no run has made one."""
+        if isinstance(outcome, Duplicate) and outcome.state in ("handled", "dead"):
+            raise DuplicateMessage(
+                f"message {call.said['message_id']!r} of key {call.name!r} is {outcome.state} already, and its result "
+                "is not kept: catch DuplicateMessage and read what the run has written, or give on_busy=",
+                key=call.name,
+                state=outcome.state,
+            )
+        if self.options.settings.when_busy == "reject" and isinstance(outcome, Later | Routed | Duplicate):
+            raise LeaseBusy(
+                f"message {call.said['message_id']!r} of key {call.name!r} runs or waits already: try again later",
+                key=call.name,
+            )
 
     # --- reading an event
 

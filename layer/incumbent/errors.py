@@ -6,6 +6,7 @@
     ├── ConfigurationError      an argument or a setting that cannot work; nothing was sent to a store
     ├── LeaseKeyMissing         the event has no usable key; the source keeps the event
     ├── LeaseBusy               another invocation owns the key and when_busy is "reject"; the source retries
+    ├── DuplicateMessage        a task of a state machine was run before, and its result is not kept; catch it
     ├── LeaseUnavailable        the store could not be asked, or its answer is not known (R9); retry
     ├── LeaseLost               the lease ended before the run did; nothing was settled (R3)
     ├── MailboxFull             as many messages wait as may wait; nothing was stored (M7)
@@ -39,6 +40,19 @@ class LeaseKeyMissing(IncumbentError):
 
 class LeaseBusy(IncumbentError):
     """Another invocation owns the key, and ``when_busy="reject"`` asked to say so. Nothing was stored."""
+
+
+class DuplicateMessage(IncumbentError):
+    """The message of a state machine's task was run before, so this try has no result: results are not kept.
+
+    ``state`` is what became of it: ``"handled"`` or ``"dead"``. Raised instead of an answer that the state machine
+    would take for the task's result. Nothing was run.
+    """
+
+    def __init__(self, message: str, *, key: str | None = None, state: str | None = None) -> None:
+        """Keep what became of the message."""
+        super().__init__(message, key=key)
+        self.state = state
 
 
 class LeaseUnavailable(IncumbentError):

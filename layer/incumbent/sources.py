@@ -1,6 +1,7 @@
 """What an event's source is, by the event's shape: its message id, whether a caller waits, and how it is answered."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -8,7 +9,9 @@ from typing import Any, Literal, TypeAlias
 from incumbent.credentials import without_credentials
 from incumbent.validation import MAX_MESSAGE_ID_BYTES, fit
 
-Kind: TypeAlias = Literal["http", "rest", "alb", "lattice", "websocket", "caller", "record", "eventbridge", "plain"]
+Kind: TypeAlias = Literal[
+    "http", "rest", "alb", "lattice", "websocket", "caller", "state-machine", "record", "eventbridge", "plain"
+]
 
 _HTTP = frozenset({"http", "rest", "alb", "lattice", "websocket"})
 
@@ -18,7 +21,8 @@ class Source:
     """Where an event came from. ``message_id`` is the source's own name for it, the same on every delivery.
 
     ``synchronous``: a caller waits for the answer. Of kind ``"caller"`` are those whose answer has a shape that only
-    the application knows; ``name`` says which one it is. ``headers`` are put into every HTTP answer.
+    the application knows; ``name`` says which one it is. To kind ``"state-machine"`` every answer is its task's result.
+    ``headers`` are put into every HTTP answer.
     """
 
     kind: Kind
@@ -61,7 +65,7 @@ _REASONS = {
 }
 
 
-def source_of(event: object) -> Source:
+def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
     """Recognise a whole event, or one record of a batch."""
     if isinstance(event, list) and event and _is_appsync(event[0]):
         return Source(kind="caller", message_id=None, synchronous=True, name="AppSync")
@@ -84,7 +88,22 @@ def source_of(event: object) -> Source:
         if message_id and replay:  # asked for on purpose: not a duplicate of the first time
             message_id = _text(f"{message_id}#replay#{replay}")
         return Source(kind="eventbridge", message_id=message_id)
+    if _is_of_an_execution(event):
+        # It waits, but for the result of this task: it is better served by a run behind older ones than by "accepted".
+        return Source(kind="state-machine", message_id=None)
     return _record(event)
+
+
+def _is_of_an_execution(event: Mapping[str, Any]) -> bool:
+    """A task of Step Functions whose input says so: by the execution's ARN, or by the context object that has it."""
+    for value in (event, *event.values()):
+        arn = _at("Execution", "Id")(value) if isinstance(value, Mapping) else value
+        if isinstance(arn, str) and _EXECUTION.match(arn):
+            return True
+    return False
+
+
+_EXECUTION = re.compile(r"arn:[^:]+:states:[^:]*:[^:]*:(?:execution|express):")
 
 
 def _request(event: Mapping[str, Any], context: Mapping[str, Any]) -> Source | None:

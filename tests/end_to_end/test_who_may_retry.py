@@ -16,7 +16,7 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 
 from incumbent import Failure, Lease, LeaseUnavailable, Message, Policy, leased, leased_function
 from tests.end_to_end.places import Place
-from tests.functions.test_sources import ORDER, SAMPLES, load
+from tests.functions.test_sources import ORDER, SAMPLES, Sample, load
 from tests.unit.stage import Meddled, RecordingWaker, context, raising
 
 TTL_MS = 30_000
@@ -50,12 +50,15 @@ def _records(name: str, key: str, at: str, records: EventType) -> Source:
     return Source(name=name, key=key, message_id=message_id, kind="record", records=records)
 
 
+def _kind(sample: Sample) -> str:
+    if sample.name == "step-functions":
+        return "state_machine"
+    return "http" if sample.http else "asynchronous"
+
+
 BODY = "powertools_json(body).order_id"
 SOURCES = [
-    *(
-        Source(name=each.name, key=each.key, message_id=each.message_id, kind="http" if each.http else "asynchronous")
-        for each in SAMPLES
-    ),
+    *(Source(name=each.name, key=each.key, message_id=each.message_id, kind=_kind(each)) for each in SAMPLES),
     _records("sqs-standard", BODY, "messageId", EventType.SQS),
     _records("sqs-fifo", BODY, "messageId", EventType.SQS),
     _records("kinesis", "kinesis.partitionKey", "eventID", EventType.KinesisDataStreams),
@@ -258,6 +261,18 @@ class Row:
     record: str
     afterwards: str | dict[str, str]
     options: dict[str, Any]
+    to_state_machine: str | None = None
+
+    @property
+    def state_machine(self) -> str:
+        """A state machine takes what it is told for a result: as an asynchronous source, but where there is none."""
+        return self.to_state_machine or self.asynchronous
+
+    def where(self, kind: str) -> str:
+        """Where the message of a class of sources is afterwards."""
+        if isinstance(self.afterwards, str):
+            return self.afterwards
+        return self.afterwards["asynchronous" if kind == "state_machine" else kind]
 
     def __str__(self) -> str:
         """Name the test."""
@@ -265,10 +280,24 @@ class Row:
         return "-".join([self.how.__name__, *said])
 
 
-def row(  # noqa: D103 - a line of the table
-    how: Arrange, http: str, asynchronous: str, record: str, afterwards: str | dict[str, str], **options: Any
+def row(  # noqa: D103, PLR0917 - a line of the table
+    how: Arrange,
+    http: str,
+    asynchronous: str,
+    record: str,
+    afterwards: str | dict[str, str],
+    to_state_machine: str | None = None,
+    **options: Any,
 ) -> Row:
-    return Row(how=how, http=http, asynchronous=asynchronous, record=record, afterwards=afterwards, options=options)
+    return Row(
+        how=how,
+        http=http,
+        asynchronous=asynchronous,
+        record=record,
+        afterwards=afterwards,
+        options=options,
+        to_state_machine=to_state_machine,
+    )
 
 
 BEHIND = {"http": "promised", "asynchronous": "handled", "record": "promised"}
@@ -289,8 +318,10 @@ TABLE = [
     row(comes_behind_older_ones, "202", "success", "success", BEHIND, waker="recording"),
     row(is_running, "202", "success", "success", "promised"),
     row(is_waiting, "202", "success", "success", "promised"),
-    row(was_handled, "200", "success", "success", "handled"),
-    row(has_died, "200", "success", "success", "dead"),
+    row(was_handled, "200", "success", "success", "handled", "error DuplicateMessage"),
+    row(has_died, "200", "success", "success", "dead", "error DuplicateMessage"),
+    row(is_running, "202", "success", "success", "promised", "error LeaseBusy", when_busy="reject"),
+    row(is_waiting, "202", "success", "success", "promised", "error LeaseBusy", when_busy="reject"),
     row(is_routed, "409 later", "error LeaseBusy", "failure", "gone", when_busy="reject"),
     row(is_routed, "200", "success", "success", "gone", when_busy="skip"),
     row(finds_no_room, "429 later", "error MailboxFull", "failure", "gone", policy=Policy(max_pending=1)),
@@ -312,8 +343,5 @@ def test_every_source_is_told_who_may_retry(place: Place, row: Row) -> None:
         row.how(cell)
         found[source.name] = (cell.told(), cell.afterwards())
         kind = source.kind
-        expected[source.name] = (
-            getattr(row, kind),
-            row.afterwards if isinstance(row.afterwards, str) else row.afterwards[kind],
-        )
+        expected[source.name] = (getattr(row, kind), row.where(kind))
     assert found == expected

@@ -12,7 +12,17 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 from aws_lambda_powertools.utilities.data_classes.kinesis_stream_event import KinesisStreamRecord
 
-from incumbent import Lease, LeaseBusy, LeaseUnavailable, Message, Policy, current_lease, leased, leased_function
+from incumbent import (
+    DuplicateMessage,
+    Lease,
+    LeaseBusy,
+    LeaseUnavailable,
+    Message,
+    Policy,
+    current_lease,
+    leased,
+    leased_function,
+)
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from tests.functions.conftest import Context
@@ -159,6 +169,10 @@ class TestEverySource:
         """It is answered as a success, with what became of the first."""
         orders = Orders(sample, provider, clock)
         orders(sample.event())
+        if sample.name == "step-functions":  # whose result that would be
+            with pytest.raises(DuplicateMessage):
+                orders(sample.event())
+            return
         again = orders(sample.event())
         body = shape(sample, again, 200) if sample.http else again
         assert body["status"] == "handled"
@@ -317,15 +331,88 @@ class TestAsynchronous:
         assert orders.leases[0].key == "incoming/order-1001.json"
         assert orders.leases[0].messages[0].id == sample.event()["id"]
 
-    def test_retried_task_of_a_state_machine_is_named_by_its_execution(
+
+class TestStateMachine:
+    """Step Functions: a task waits for its result, and each try is an invocation with a request id of its own."""
+
+    NAME = "join('/', [execution, state, entered_at])"
+
+    class Task(Orders):
+        """The task of an order, as docs/lambda.md has it."""
+
+        def __init__(self, provider: object, clock: FakeClock, **options: Any) -> None:
+            """Named by its execution, its state, and when that was entered."""
+            (sample,) = (each for each in OTHERS if each.name == "step-functions")
+            super().__init__(sample, provider, clock, message_id_jmespath=TestStateMachine.NAME, **options)
+            self.tries = 0
+
+        def run(self, **changes: Any) -> Any:
+            """Invoke it as a try of its own."""
+            self.tries += 1
+            return self({**self.sample.event(), "retry_count": self.tries - 1, **changes}, f"request-{self.tries}")
+
+    def test_try_after_a_success_is_not_given_something_else_as_its_result(
         self, provider: MemoryProvider, clock: FakeClock
     ) -> None:
-        """Each try is an invocation with a request id of its own: what stays is in the event."""
-        (sample,) = (each for each in OTHERS if each.name == "step-functions")
-        orders = Orders(sample, provider, clock, message_id_jmespath="join('/', [execution, state])")
-        orders(sample.event(), "request-1")
-        assert orders(sample.event(), "request-2")["status"] == "handled"
-        assert len(orders.leases) == 1
+        """By name, so that the state machine can catch it: {"status": "handled"} would be the state's result."""
+        task = self.Task(provider, clock, when_busy="reject")
+        task.run()
+        with pytest.raises(DuplicateMessage, match="is handled already, and its result is not kept") as caught:
+            task.run()
+        assert (caught.value.key, caught.value.state) == (ORDER, "handled")
+        assert len(task.leases) == 1
+
+    def test_state_that_is_entered_again_runs_again(self, provider: MemoryProvider, clock: FakeClock) -> None:
+        """A loop of the state machine: what differs is when it was entered."""
+        task = self.Task(provider, clock, when_busy="reject")
+        task.run()
+        task.run(entered_at="2026-11-02T09:15:31.007Z")
+        task.run(execution=task.sample.event()["execution"] + "-again")
+        assert len(task.leases) == 3
+
+    def test_try_after_a_failure_runs(self, provider: MemoryProvider, clock: FakeClock) -> None:
+        """As its Retry means it."""
+        task = self.Task(provider, clock, when_busy="reject")
+        task.raises = ValueError("no")
+        with pytest.raises(ValueError, match="no"):
+            task.run()
+        task.raises = None
+        assert task.run() == {"statusCode": 200, "body": "ran"}
+
+    def test_try_while_the_first_runs_is_busy(self, provider: MemoryProvider, clock: FakeClock) -> None:
+        """The state machine's own timeout was shorter: under "reject" its Retry on LeaseBusy goes on."""
+        task = self.Task(provider, clock, when_busy="reject")
+        errors: list[type[Exception]] = []
+
+        def again() -> None:
+            with pytest.raises(LeaseBusy, match="runs or waits already") as caught:
+                task.run()
+            errors.append(caught.type)
+
+        task.meanwhile = again
+        task.run()
+        assert errors == [LeaseBusy]
+
+    @pytest.mark.parametrize("place", ["execution", "context", "whole"])
+    def test_state_machine_is_told_by_its_execution(
+        self, place: str, provider: MemoryProvider, clock: FakeClock
+    ) -> None:
+        """By the ARN as it stands, or by the context object, as a part of the task's input or as all of it."""
+        arn = load("step-functions")["execution"]
+        context = {"Execution": {"Id": arn.replace(":execution:", ":express:")}, "State": {"Name": "S"}}
+        event = {"execution": {"execution": arn}, "context": {"context": context}, "whole": context}[place]
+        orders = Orders(SAMPLES[0], provider, clock, key="k", key_jmespath=None)
+        orders(event)
+        with pytest.raises(DuplicateMessage):
+            orders(event)
+
+    def test_on_busy_may_read_the_result_where_the_run_has_written_it(
+        self, provider: MemoryProvider, clock: FakeClock
+    ) -> None:
+        """It makes the answer, as for every source."""
+        task = self.Task(provider, clock, on_busy=lambda *_, outcome: f"read what was {outcome.state}")
+        task.run()
+        assert task.run() == "read what was handled"
 
 
 STREAMS: dict[str, tuple[EventType, str, str]] = {

@@ -27,6 +27,7 @@ from incumbent import (
     Busy,
     ConfigurationError,
     Duplicate,
+    DuplicateMessage,
     Idle,
     Lease,
     LeaseBusy,
@@ -424,7 +425,8 @@ def test_message_id_is_the_sources_own(shop: Shop, name: str, message_id: str) -
     handler = shop.handler(key_jmespath=ORDER_KEYS[name])
     handler(load(name), shop.context())
     assert {fact.message_id for fact in shop.facts.told} == {message_id}
-    handler(load(name), shop.context())  # delivered again
+    with contextlib.suppress(DuplicateMessage):  # a state machine is told by an error
+        handler(load(name), shop.context())  # delivered again
     assert shop.facts.told[-1].outcome == "handled"
     assert len(shop.seen) == 1
 

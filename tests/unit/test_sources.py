@@ -38,7 +38,7 @@ KNOWN: Mapping[str, tuple[str, str | None, bool]] = {
     "sns": ("record", "95df01b4-ee98-5cb9-9903-4c221d41eb5e", False),
     "sqs-fifo": ("record", None, False),
     "sqs-standard": ("record", None, False),
-    "step-functions": ("plain", None, False),
+    "step-functions": ("state-machine", None, False),
 }
 
 RECORDS = {
