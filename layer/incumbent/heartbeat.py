@@ -6,8 +6,12 @@ a thread left over would renew inside the next invocation.
 
 A lease is lost when a renewal is refused, when its deadline has passed (R12), or when the thread dies. Nothing takes
 that back: a renewal that is answered after the deadline revives nothing (R3).
+
+A child process that a run forks gets a copy without the thread. It cannot see the renewals of its parent, so it tells
+no loss.
 """
 
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -61,6 +65,7 @@ class Heartbeat:
         self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         self.waiting: int | None = None
 
     def start(self) -> None:
@@ -78,14 +83,24 @@ class Heartbeat:
             self._thread.join()
 
     @property
+    def is_copy(self) -> bool:
+        """Whether this is a child process, forked from the one that the run is in."""
+        return os.getpid() != self._process
+
+    @property
+    def is_known_held(self) -> bool:
+        """Whether the deadline, as this process knows it, is still to come."""
+        return self._left_ms() > 0
+
+    @property
     def held_until(self) -> Moment:
         """Until when the owner may believe (R12)."""
         return self._held_until
 
     @property
     def loss(self) -> LeaseLost | None:
-        """Why the lease is lost, noticed here at the latest; ``None`` while it is held."""
-        if self._loss is None and self._clock.now().until(self._held_until) <= 0:
+        """Why the lease is lost, noticed here at the latest; ``None`` while it is held, or where a copy cannot know."""
+        if self._loss is None and not self.is_known_held and not self.is_copy:
             self.lose(self._make_lost("its deadline has passed without a renewal"))
         return self._loss
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from incumbent.clock import Clock, Moment
-from incumbent.errors import ConfigurationError, LeaseLost
+from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
 from incumbent.heartbeat import Heartbeat
 from incumbent.values import Message
 
@@ -40,6 +40,11 @@ class Lease:
     (0 from a provider that has none); ``messages`` is what the run was started for, oldest first.
 
     It is safe to use from any thread of the run. It is worth nothing after the handler returned.
+
+    A child process that the run forks has a copy. Its ``key``, ``owner``, ``fence`` and ``messages`` are good. What
+    the parent renews or loses is not seen: ``stop`` is ``LOST`` only if it was before the fork, and once the deadline
+    that was known then has passed, ``assert_held()`` raises ``LeaseUnavailable``. ``renew``, ``take`` and ``defer`` are
+    the parent's and raise ``ConfigurationError``. Look at ``stop`` in the parent, and tell the child.
 
     Not promised: that no other run exists while ``stop`` is ``None``. A paused process may look too late, so give
     ``fence`` to what you write to, and let that refuse a smaller one.
@@ -110,7 +115,8 @@ class Lease:
     def assert_held(self) -> None:
         """Raise ``LeaseLost`` if the lease is over, as far as can be told without a request.
 
-        It is also over for what a run leaves behind when it returns, a task or a thread.
+        It is also over for what a run leaves behind when it returns, a task or a thread. In a forked child process it
+        raises ``LeaseUnavailable`` once nothing is known any more.
         """
         if self._ended:  # first: what a run has left behind must not be the one to notice a loss
             raise LeaseLost(
@@ -120,6 +126,12 @@ class Lease:
             )
         if self._heartbeat.loss is not None:
             raise self._heartbeat.loss
+        if self._heartbeat.is_copy and not self._heartbeat.is_known_held:
+            raise LeaseUnavailable(
+                f"key {self.key!r}: a child process does not see whether its parent has renewed the lease; look at "
+                "lease.stop in the parent, or give the fence to what you write to",
+                key=self.key,
+            )
 
     def renew(self) -> None:
         """Renew now. For handlers that starve the heartbeat, in long calls that hold the GIL.
@@ -127,6 +139,7 @@ class Lease:
         Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer (the lease is held until its
         deadline all the same).
         """
+        self._refuse_in_a_child("renew")
         self.assert_held()
         self._heartbeat.renew(lambda: self._ended)
 
@@ -137,6 +150,7 @@ class Lease:
         Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer; then nothing is lost, and the next
         ``take`` brings it.
         """
+        self._refuse_in_a_child("take")
         self.assert_held()
         if self.time_left_ms == 0:
             return []
@@ -159,6 +173,7 @@ class Lease:
 
         Raises ``ConfigurationError`` with a provider that only leases: raise instead, so that the source retries.
         """
+        self._refuse_in_a_child("defer")
         if not self._can_defer:
             raise ConfigurationError(
                 f"defer() of key {self.key!r}: this provider stores no messages, so nobody would go on; raise instead, "
@@ -167,6 +182,14 @@ class Lease:
             )
         self._deferred = True
         return DEFERRED
+
+    def _refuse_in_a_child(self, call: str) -> None:
+        if self._heartbeat.is_copy:
+            raise ConfigurationError(
+                f"{call}() of key {self.key!r} in a child process: the run is its parent's; call it there, and pass on "
+                "what it brings",
+                key=self.key,
+            )
 
     def end(self) -> None:
         """The run has returned: from now on the handle holds nothing."""

@@ -22,7 +22,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from incumbent.clock import Clock, Moment, deadline
 from incumbent.contract import LeaseProvider, Mailbox, is_mailbox
@@ -366,9 +366,23 @@ class _Stay:
             heartbeat.stop()
             lease.end()
             _CURRENT.reset(current)
+        if heartbeat.is_copy:
+            self.end_child(run)
         run.took_ms = began.until(self.clock.now())
         self.longest_ms = max(self.longest_ms, run.took_ms)
         return run
+
+    def end_child(self, run: _Run) -> NoReturn:
+        """End a process that a handler has forked and let return: only the parent settles, and answers the source."""
+        if run.error is not None and not isinstance(run.error, Exception):
+            raise run.error
+        LOG.error(
+            "a child process returned from the handler of key %r: it is ended here, and settles nothing; end it with "
+            "os._exit(), or use multiprocessing",
+            self.call.name,
+            exc_info=run.error,
+        )
+        raise SystemExit(1) from run.error
 
     def gather(self, tenure: _Tenure) -> _Tenure:
         """With ``deliver="all"``: let a burst collect, and start the run for all that is due (not a retry, M6)."""

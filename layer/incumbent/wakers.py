@@ -74,6 +74,7 @@ class LambdaWaker:
     def __init__(self, client: Any = None) -> None:
         """``client`` is a boto3 Lambda client of your own; it keeps its settings."""
         self._client = client
+        self._made_in: int | None = None  # the process: a child must not share the connections of its parent
 
     def __call__(self, wake: Wake, /) -> None:
         """Send the wake. Raises ``ConfigurationError`` without a target, ``IncumbentError`` when Lambda refuses."""
@@ -85,7 +86,7 @@ class LambdaWaker:
         if STAND_IN.wakes is not None:
             STAND_IN.wakes.append(wake)
             return
-        if self._client is None:
+        if self._client is None or self._made_in not in (None, os.getpid()):
             import boto3
             from botocore.config import Config
             from botocore.exceptions import NoRegionError
@@ -98,6 +99,7 @@ class LambdaWaker:
                 )
             except NoRegionError as cause:
                 raise ConfigurationError(f"nobody can be woken for key {wake.key!r}: set AWS_REGION") from cause
+            self._made_in = os.getpid()
         answer = self._client.invoke(
             FunctionName=wake.target,
             InvocationType="Event",

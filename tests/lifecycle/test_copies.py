@@ -39,6 +39,18 @@ def test_restored_copies_of_a_snapshot_are_owners_of_their_own(start: Start) -> 
     check_copies(line, "ClonedFunction")
 
 
+def test_child_of_a_run_tells_no_loss_while_its_parent_holds_the_lease(start: Start) -> None:
+    """By ``Process`` and ``Pipe``, a ttl later the child knows nothing, and the parent has renewed."""
+    line = start(concurrency=1)
+    done = line.cloud.invoke("WholeFunction", {"key": "k", "id": "m1", "do": "in_a_child"})
+    told = done.payload["answer"]
+    assert told.pop("fence") > 0
+    assert told == {"stop": "None", "held": "LeaseUnavailable", "status": 0, "same fence": True, "parent": "None"}
+    assert not [each for each in line.facts if each.fact in {"lost", "store_error"}]
+    assert line.ran() == [("m1",)]
+    assert list(line.store.mailbox.peek("WholeFunction/k")) == []
+
+
 def test_workers_of_one_environment_are_owners_of_their_own(start: Start) -> None:
     """The runtime client forks them before the import; they run at the same time and contend as strangers do."""
     line = start({"LIVES_MS": "60000"}, workers_per_environment=4, concurrency=1)

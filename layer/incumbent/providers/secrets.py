@@ -1,6 +1,7 @@
 """A store's password from AWS Secrets Manager, so that a function's settings hold only the secret's name."""
 
 import json
+import os
 import threading
 from typing import Any
 
@@ -24,6 +25,7 @@ class SecretPassword:
             raise ConfigurationError(f"secret_id is {secret_id!r}: give the name or the ARN of a secret")
         self._secret_id = secret_id
         self._client = client
+        self._made_in: int | None = None  # the process: a child must not share the connections of its parent
         self._clock = clock
         self._lock = threading.Lock()
         self._read: tuple[str, Moment] | None = None
@@ -37,12 +39,13 @@ class SecretPassword:
             return self._read[0]
 
     def _ask(self) -> str:
-        if self._client is None:
+        if self._client is None or self._made_in not in (None, os.getpid()):
             import boto3
             from botocore.config import Config
 
             config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
             self._client = boto3.client("secretsmanager", config=config)
+            self._made_in = os.getpid()
         text = self._client.get_secret_value(SecretId=self._secret_id).get("SecretString")
         password = text
         if text is not None and text.lstrip().startswith("{"):

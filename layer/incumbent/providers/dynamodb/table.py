@@ -105,7 +105,7 @@ class Table:
     ) -> None:
         self._name = name
         self._given = client
-        self._ours: dict[int, DynamoDBClient] = {}
+        self._ours: dict[tuple[int, int], DynamoDBClient] = {}  # by process, since a child must not share, and wait
         self._session = session
         self._config = config
         self._clock = clock
@@ -123,17 +123,18 @@ class Table:
             return self._given
         check_wait(_set_wait_ms(self._config, given=False), call.ttl_ms, key=call.key, advice=_SHORTER_WAIT)
         waits_ms = wait_ms(call.ttl_ms)
+        ours = os.getpid(), waits_ms
         with self._lock:
-            if waits_ms not in self._ours:
+            if ours not in self._ours:
                 config = _our_config(waits_ms)
                 try:
-                    self._ours[waits_ms] = (self._session or boto3.session.Session(region_name=_region())).client(
+                    self._ours[ours] = (self._session or boto3.session.Session(region_name=_region())).client(
                         "dynamodb", config=config if self._config is None else config.merge(self._config)
                     )
                 except (BotoCoreError, ValueError) as cause:
                     advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
                     raise ConfigurationError(f"no client for DynamoDB can be made ({cause}): {advice}") from cause
-            return self._ours[waits_ms]
+            return self._ours[ours]
 
     # --- the lease item
 
@@ -141,8 +142,9 @@ class Table:
         """Close the clients that are ours; a later call makes new ones."""
         with self._lock:
             ours, self._ours = self._ours, {}
-        for client in ours.values():
-            client.close()
+        for (process, _), client in ours.items():
+            if process == os.getpid():
+                client.close()
 
     def update(
         self, call: Call, plan: Callable[[int], tuple[Update, A] | None], *, repeated: bool = False

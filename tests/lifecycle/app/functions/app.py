@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -91,16 +92,39 @@ def raises(event: dict[str, Any], lease: Lease) -> str:
     raise ValueError("it failed")
 
 
+def in_a_child(event: dict[str, Any], lease: Lease) -> dict[str, Any]:
+    """Fork, as Lambda advises for work in parallel, and let the child look at the lease after the ttl."""
+    here, there = multiprocessing.Pipe()
+
+    def look() -> None:
+        time.sleep(TTL_MS * 1.2 / 1_000)
+        try:
+            lease.assert_held()
+            held = "held"
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            held = type(error).__name__
+        there.send({"stop": str(lease.stop), "held": held, "fence": lease.fence})
+
+    child = multiprocessing.get_context("fork").Process(target=look)
+    child.start()
+    told: dict[str, Any] = here.recv()
+    child.join()
+    return {**told, "status": child.exitcode, "same fence": told["fence"] == lease.fence, "parent": str(lease.stop)}
+
+
 def at_once(event: dict[str, Any], lease: Lease) -> str:
     """Do nothing."""
     return "at once"
 
 
-DEEDS = {each.__name__: each for each in (until_lost, until_told, while_renewed, between_renewals, raises, at_once)}
+DEEDS = {
+    each.__name__: each
+    for each in (until_lost, until_told, while_renewed, between_renewals, raises, in_a_child, at_once)
+}
 
 
 @leased(key_jmespath="key", message_id_jmespath="id", provider=PROVIDER, ttl_ms=TTL_MS, waker=None)
-def run(event: dict[str, Any], context: object, *, lease: Lease) -> str:
+def run(event: dict[str, Any], context: object, *, lease: Lease) -> Any:
     """Do ``event["do"]`` at the first delivery, ``event["again"]`` at a later one."""
     do = event.get("do" if lease.attempt == 1 else "again", "at_once")
     say(f"running {event['id']} attempt {lease.attempt}")
