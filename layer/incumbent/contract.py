@@ -38,13 +38,15 @@ M1   Write first: ``claim`` stores the message and tries to own the key in one s
 M2   Close only when empty: ``settle`` frees the key only if nothing due waits, atomically with the check; otherwise
      the key passes to the successor in the same step.
 M3   Promised: a message is promised from the moment anybody was told it is safe, and the mark is written before the
-     answer. It leaves when handled or dead or, while not promised, when its own invocation reports its failure.
+     answer. It leaves when handled or dead or, while not promised, when its own invocation reports its failure
+     (``dropped``). Under ``on_error="block"`` a message whose source will bring it again is reported as ``failed``.
 M4   Order: due messages are delivered oldest first per key, in the order they were stored.
 M5   Once per id: an id that waits, runs, was handled or died within the window is not stored twice: what was stored
      first under it is what runs, promised or not. The window is bounded in time (15 minutes unless more is set) and in
      number (the last 256 of a key).
 M6   Failure: a delivery is counted in the step that gives the message to a run. A failed promised message becomes due
-     again after a growing pause, later ones skip ahead or are blocked; after ``max_attempts`` it is a dead letter.
+     again after a growing pause, later ones skip ahead or are blocked (which keeps their order only if the failed one
+     stays, M3); after ``max_attempts`` it is a dead letter.
 M7   Limits: ``max_pending`` bounds what is routed; whoever finds the key free owns it even when the mailbox is full.
 M8   Orphans: due messages without a live owner go to the next claim, and ``orphans`` finds them when none comes, a
      key of each target in turn.

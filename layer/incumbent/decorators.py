@@ -495,6 +495,7 @@ class _Desk:
             origin=self.origin(context, request_id),
             ends=self.ends(context),
             synchronous=source.synchronous or hands_over,
+            comes_again=self.comes_again(source),
         )
 
     def resumed(self, wake: Wake, context: Any) -> Call | None:
@@ -606,6 +607,14 @@ class _Desk:
                 key=key,
             )
         return value
+
+    def comes_again(self, source: Source) -> bool:
+        """Whether the source of a failed message brings it once more by itself, known by its id."""
+        if source.synchronous or source.kind == "state-machine":
+            return False  # whoever waits decides
+        if self.options.choose_id is not None or source.message_id is not None:
+            return True
+        return source.kind != "record" and not self.one_of_several  # asynchronous retries keep the request's id
 
     def stored_id(self, message_id: str, key: str) -> str:
         """The id as it is stored: its digest stands for one that is too long. The sources' own have been fitted."""

@@ -119,6 +119,7 @@ class Call:
 
     ``key`` is the provider's, ``name`` the user's. ``message`` is what is stored of the event, ``event`` what the own
     run gets. ``said`` is what the source is told of key and id. ``synchronous``: somebody waits for the answer.
+    ``comes_again``: its source, told of a failure, brings it once more under the same id.
     """
 
     key: str
@@ -131,6 +132,7 @@ class Call:
     origin: Origin
     ends: Moment | None = None
     synchronous: bool = False
+    comes_again: bool = False
 
     def new_owner(self) -> str:
         """An owner for one run: the request it came with, and what nobody can guess."""
@@ -497,8 +499,8 @@ class _Stay:
                 tenure.owner,
                 ttl_ms=settings.ttl_ms,
                 handled=handled,
-                failed=[failure for failure in failed if failure.id != own],
-                dropped=[failure for failure in failed if failure.id == own],
+                failed=[failure for failure in failed if failure.id != own or self.keeps_failures()],
+                dropped=[failure for failure in failed if failure.id == own and not self.keeps_failures()],
                 deferred=deferred,
                 next_owner=call.new_owner() if another else None,
                 ticket=ticket,
@@ -601,6 +603,10 @@ class _Stay:
     def own_is_open(self) -> bool:
         """Whether the own message was neither run nor answered for yet."""
         return self.call.message is not None and self.own is None and self.own_error is None
+
+    def keeps_failures(self) -> bool:
+        """Whether the own message stays when it has failed: later ones of its key wait for it then (M6, "block")."""
+        return self.call.comes_again and self.settings.policy.on_error == "block"
 
     def has_own(self, ids: Sequence[str]) -> bool:
         """Whether the own message is among them."""

@@ -53,7 +53,8 @@ class Policy:
 
     ``max_pending`` bounds the stored messages of a key, the running ones included. ``window_ms`` is how long a
     handled or dead id is remembered. ``pauses_ms`` are the pauses after the first, second ... failure, the last one
-    for all that follow. ``on_error`` is what later messages do meanwhile: ``"skip"`` ahead or ``"block"``.
+    for all that follow. ``on_error`` is what later messages do meanwhile: ``"skip"`` ahead or ``"block"``, which keeps
+    the mailbox in charge of a failed message that its source would bring again (a record, an asynchronous event).
     """
 
     max_pending: int = 100

@@ -272,7 +272,7 @@ class Row:
         """Where the message of a class of sources is afterwards."""
         if isinstance(self.afterwards, str):
             return self.afterwards
-        return self.afterwards["asynchronous" if kind == "state_machine" else kind]
+        return self.afterwards.get(kind, self.afterwards["asynchronous"])
 
     def __str__(self) -> str:
         """Name the test."""
@@ -301,9 +301,11 @@ def row(  # noqa: D103, PLR0917 - a line of the table
 
 
 BEHIND = {"http": "promised", "asynchronous": "handled", "record": "promised"}
+KEPT = {"http": "gone", "state_machine": "gone", "asynchronous": "kept", "record": "kept"}
 TABLE = [
     row(returns, "200", "success", "success", "handled"),
     row(raises, "error ValueError", "error ValueError", "failure", "gone"),
+    row(raises, "error ValueError", "error ValueError", "failure", KEPT, policy=Policy(on_error="block")),
     row(
         returns_what_cannot_be_sent,
         "error ResultRefused",
