@@ -1,4 +1,7 @@
-"""The Redis provider under the suite: a real Valkey, standalone and in cluster mode, however the client decodes."""
+"""The Redis provider under the suite: a real Valkey, standalone and in cluster mode, however the client decodes.
+
+Two of the three classes log in as a user who may do what the documentation says, and nothing else.
+"""
 
 import uuid
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from redis.cluster import RedisCluster
 
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS
+from incumbent.providers.redis.permissions import acl_rules
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from incumbent.testing.servers import ValkeyServer
 
@@ -83,10 +87,17 @@ class _OnValkey(MailboxConformance, ArchiveConformance):
 
     slack_ms = 2_000
     bare: Any = None
+    server: ValkeyServer
+    parameters = ""
+    may_do_all = False
 
     def make_provider(self) -> RedisProvider:
         """Keys of its own for each test, on a server that all share."""
         self.prefix = unique_prefix()
+        if not self.may_do_all:
+            with redis.Redis(port=self.server.port) as client:
+                rules = acl_rules(self.prefix).split()
+                client.execute_command("ACL", "SETUSER", self.prefix, "reset", "on", ">pass", *rules)
         return self.make_other(None)
 
     def make_other(self, provider: Any) -> RedisProvider:
@@ -104,8 +115,9 @@ class _OnValkey(MailboxConformance, ArchiveConformance):
 
     @property
     def url(self) -> str:
-        """Where the provider finds its server."""
-        raise NotImplementedError
+        """Where the provider finds its server, and as whom it logs in."""
+        login = "" if self.may_do_all else f"{self.prefix}:pass@"
+        return f"redis://{login}127.0.0.1:{self.server.port}/0{self.parameters}"
 
     def connect(self) -> Any:
         """Return a bare client."""
@@ -117,21 +129,19 @@ class _OnValkey(MailboxConformance, ArchiveConformance):
         yield
         for each in self.opened:
             each.close()
+        if not self.may_do_all:
+            with redis.Redis(port=self.server.port) as client:
+                client.execute_command("ACL", "DELUSER", self.prefix)
 
 
 class TestStandalone(_OnValkey):
-    """One server; the client gives bytes."""
+    """One server; the client gives bytes, and may do all."""
 
-    parameters = ""
+    may_do_all = True
 
     @pytest.fixture(autouse=True)
     def _server(self, valkey_server: ValkeyServer) -> None:
         self.server = valkey_server
-
-    @property
-    def url(self) -> str:
-        """One server."""
-        return f"{self.server.url}{self.parameters}"
 
     def connect(self) -> Any:
         """Return a bare client."""
@@ -139,24 +149,21 @@ class TestStandalone(_OnValkey):
 
 
 class TestStandaloneDecoding(TestStandalone):
-    """One server; the client gives text (H25)."""
+    """One server; the client gives text (H25), and may do what it must."""
 
     parameters = "?decode_responses=true"
+    may_do_all = False
 
 
 class TestCluster(_OnValkey):
-    """A server in cluster mode, which refuses a script whose keys lie in two slots."""
+    """A server in cluster mode, which refuses a script whose keys lie in two slots; the client may do what it must."""
 
     slack_ms = 2_000  # another ttl may need a client of its own, which asks the cluster for all of its commands
+    parameters = "?cluster=true"
 
     @pytest.fixture(autouse=True)
     def _server(self, valkey_cluster: ValkeyServer) -> None:
         self.server = valkey_cluster
-
-    @property
-    def url(self) -> str:
-        """A cluster."""
-        return f"{self.server.url}?cluster=true"
 
     def connect(self) -> Any:
         """Return a cluster's bare client."""

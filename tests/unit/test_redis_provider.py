@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +34,7 @@ from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, Leas
 from incumbent.providers import from_env
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS, Names
+from incumbent.providers.redis.permissions import SCRIPTS_RUN, acl_rules
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import ValkeyServer
@@ -1247,14 +1251,16 @@ class TestErrors:
             assert "wrong-secret" not in str(error.value)
             assert RedisProvider(url=server.url).acquire_lease("k", "A", TTL_MS).acquired
 
-    def test_user_who_may_not_is_told_what_it_takes(self) -> None:
-        """And the rights that the advice lists are enough for every call."""
-        with servers.valkey() as server:
+    @pytest.mark.parametrize("cluster", [False, True])
+    def test_user_who_may_not_is_told_what_it_takes(self, *, cluster: bool) -> None:
+        """And the rights that the advice lists are enough for every call, in cluster mode too."""
+        with servers.valkey(cluster=cluster) as server:
             box = Box(server.port, "x")
             box.bare.execute_command("ACL", "SETUSER", "small", "on", "nopass", "+get", "~x:*")
-            url = f"redis://small:x@127.0.0.1:{server.port}"
+            url = f"redis://small:x@127.0.0.1:{server.port}" + ("?cluster=true" if cluster else "")
             with pytest.raises(LeaseUnavailable, match="ACL") as error:
                 RedisProvider(url=url, key_prefix="x").acquire_lease("k", "A", TTL_MS)
+            assert "luster mode" not in str(error.value)  # what redis-py makes of it
             rights = str(error.value).partition("ACL (")[2].rstrip(")").replace("<prefix>", "x").split()
             box.bare.execute_command("ACL", "SETUSER", "small", "reset", "on", "nopass", *rights)
             for before, call in CALLS.values():
@@ -1264,6 +1270,58 @@ class TestErrors:
                 call(provider)
                 list(provider.orphans(EVERYTHING))
                 provider.close()
+
+    def test_database_of_another_number_is_within_the_rights_that_are_named(self) -> None:
+        """A URL may end in /1."""
+        with servers.valkey() as server:
+            Box(server.port).bare.execute_command("ACL", "SETUSER", "u", "on", ">p", *acl_rules("x").split())
+            provider = RedisProvider(url=f"redis://u:p@127.0.0.1:{server.port}/1", key_prefix="x")
+            assert provider.acquire_lease("k", "A", TTL_MS).acquired
+            provider.close()
+
+    def test_slot_that_moves_is_told_and_within_the_rights_that_are_named(self) -> None:
+        """Its next node takes an ASKING first. redis-py does not find a node that has no slot yet (R9)."""
+        with servers.valkey(cluster=True) as old, servers.valkey(cluster=True) as new:
+            clients: list[Any] = [redis.Redis(port=server.port, decode_responses=True) for server in (old, new)]
+            before, after = clients
+            nodes = {node: node.execute_command("CLUSTER MYID") for node in (before, after)}
+            slot = before.execute_command("CLUSTER KEYSLOT", "x:lease:k")
+            bus = after.config_get("cluster-port")["cluster-port"]
+            after.execute_command("CLUSTER FLUSHSLOTS")
+            before.execute_command("CLUSTER MEET", "127.0.0.1", new.port, bus)
+
+            def settled() -> bool:
+                known = [str(node.execute_command("CLUSTER NODES")) for node in nodes]
+                states = {node.execute_command("CLUSTER INFO")["cluster_state"] for node in nodes}
+                return states == {"ok"} and all(name in each for name in nodes.values() for each in known)
+
+            while not settled():
+                SYSTEM_CLOCK.sleep_ms(20)
+            after.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", nodes[before])
+            before.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", nodes[after])
+            for node in nodes:
+                node.execute_command("ACL", "SETUSER", "u", "on", ">p", *acl_rules("x").split())
+            for has_a_slot in (False, True):
+                if has_a_slot:
+                    for node in (after, before):
+                        node.execute_command("CLUSTER SETSLOT", (slot + 1) % 16_384, "NODE", nodes[after])
+                provider = RedisProvider(url=f"redis://u:p@127.0.0.1:{old.port}?cluster=true", key_prefix="x")
+                with pytest.raises(LeaseUnavailable, match="being rearranged"):
+                    provider.acquire_lease("k", "A", 300)
+                provider.close()
+            assert after.info("commandstats")["cmdstat_asking"]["calls"] > 0
+
+    def test_rights_that_are_named_are_those_that_are_used(self) -> None:
+        """A command that joins a script joins the list, and one that leaves them all leaves it."""
+        scripts = (files("incumbent.providers.redis") / "scripts").iterdir()
+        called = {word.lower() for file in scripts for word in re.findall(r"call\('([A-Z]+)'", file.read_text("utf-8"))}
+        assert set(SCRIPTS_RUN) == called
+
+    def test_documentation_names_the_rights(self) -> None:
+        """Ready to be copied, for the prefix that is there unless another is chosen."""
+        page = (Path(__file__).parents[2] / "docs" / "lambda.md").read_text("utf-8")
+        (rules,) = re.findall(r"ACL SETUSER \S+ on >PASSWORD (.*?)```", page, re.DOTALL)
+        assert rules.split() == acl_rules("incumbent").split()
 
     def test_full_memory_refuses_new_messages_and_lets_what_runs_finish(self) -> None:
         """R9, M2: nothing is changed by what was refused; beats, takes, settles and releases go on."""

@@ -24,6 +24,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     ClusterDownError,
+    ClusterError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -38,6 +39,7 @@ from redis.retry import Retry
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
+from incumbent.providers.redis.permissions import acl_rules
 from incumbent.providers.secrets import SecretPassword
 from incumbent.tries import ask, check_wait, wait_ms
 
@@ -50,6 +52,7 @@ SCAN_COUNT = 1_000
 _LEASE_ONLY = ("acquire", "owner", "release", "transfer")
 
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
+_REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _CLIENT_WAITS_MS = 1_000
 _SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or less, or a URL without one"
 _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
@@ -195,6 +198,11 @@ class Server:
             with suppress(AttributeError):  # a cluster's client finds the new primary by itself
                 client.connection_pool.disconnect(inuse_connections=False)
             raise
+        except AttributeError as error:
+            if not hasattr(client, "get_primaries"):
+                raise
+            # redis-py knows no node without a slot, and so cannot go where the first slot of a new node is moving.
+            raise ClusterDownError("CLUSTERDOWN a slot is moving to a node that has none yet") from error
 
     def _reach(self, ttl_ms: int | None = None) -> Client:
         """Return the client, made at its first use; look once whether its server may evict leases."""
@@ -296,7 +304,14 @@ def _connect(url: str, *, cluster: bool, waits_ms: int, credentials: CredentialP
     settings = _settings(url, waits_ms) | {"retry": Retry(NoBackoff(), 0)}
     if credentials is not None:
         settings["credential_provider"] = credentials
-    return RedisCluster.from_url(url, **settings) if cluster else redis.Redis.from_url(url, **settings)
+    if not cluster:
+        return redis.Redis.from_url(url, **settings)
+    try:
+        return RedisCluster.from_url(url, **settings)
+    except RedisClusterException as error:
+        if isinstance(refusal := _refusal(error), _REFUSED):
+            raise refusal from error
+        raise
 
 
 def login_from_env(environ: Mapping[str, str]) -> tuple[str, Callable[[], str] | None]:
@@ -395,21 +410,30 @@ def _warn_of_eviction(memory: dict[str, Any]) -> None:
         )
 
 
+def _refusal(error: BaseException) -> BaseException:
+    """What a cluster's client met first: it wraps what a node said, and guesses at the reason."""
+    while isinstance(error, RedisClusterException) and (before := error.__cause__ or error.__context__):
+        error = before
+    return error
+
+
 def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
     """Say of an error whether another try may help, and what to do about it."""
     text = str(error)
     status = str(getattr(error, "status_code", None) or text.partition(" ")[0])
+    if isinstance(_refusal(error), _REFUSED):
+        return False, (
+            "the server refuses these credentials, or they may not do this: check user, password and ACL "
+            f"({acl_rules('<prefix>')})"
+        )
     match error:
-        case AuthenticationError() | AuthorizationError() | NoPermissionError():
-            return False, (
-                "the server refuses these credentials, or they may not do this: check user, password and ACL "
-                "(+@read +@write +@scripting -@dangerous +time ~<prefix>:lease:* ~{<prefix>:lease:*)"
-            )
         case OutOfMemoryError():
             return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
         case ReadOnlyError():
             return True, "this server is a replica: give the address of the primary"
         case TryAgainError() | ClusterDownError() | SlotNotCoveredError():
+            return True, "the cluster is being rearranged: nothing was changed; try again later"
+        case ClusterError() if "TTL exhausted" in text:  # what redis-py makes of TRYAGAIN
             return True, "the cluster is being rearranged: nothing was changed; try again later"
         case AskError():
             return False, "this server is a node of a cluster: add cluster=true to the URL, or give a RedisCluster"
