@@ -24,9 +24,6 @@ class Bugs:
     deadline_after_answer: bool = False
     remaining_unread: bool = False
     ticket_is_owner: bool = False
-    routes_behind_live_only: bool = False
-    claims_unguarded: bool = False
-    closes_by_size: bool = False
 
 
 NO_BUGS = Bugs()

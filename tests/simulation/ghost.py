@@ -19,8 +19,6 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import NOTHING_YET, Asked, Effect
 from tests.simulation.telling import answer_in_short, state_in_short
 
-MOST_REQUESTS_TO_ROUTE = 3
-
 
 class Violation(AssertionError):
     """A rule does not hold."""
@@ -252,7 +250,7 @@ class Ghost:
             self._broken("M1", f"{asked.message_id} is answered for, and nobody has owned the key since")
         if isinstance(answer, MailboxFull) and self.owned_ms < asked.began_ms and self.policy.on_error != "block":
             self._broken("M7", "a message is refused by a full mailbox that nobody owns")
-        if not asked.repeated and not asked.odd and asked.requests > MOST_REQUESTS_TO_ROUTE:
+        if not asked.repeated and asked.requests > asked.most_requests:
             self._broken("M10", f"a claim took {asked.requests} requests, and no answer was lost")
 
     # --- what the runs do

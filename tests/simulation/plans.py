@@ -12,7 +12,7 @@ from tests.simulation.network import FAULTS, ON_REQUESTS
 TTL_MS = 3_000
 
 SourceKind: TypeAlias = Literal["http", "asynchronous", "record", "sent"]
-STORES = ("one clock", "many clocks", "dynamodb")
+STORES = ("one clock", "dynamodb")
 REPLIES = ("mute", "slow", "lost")
 STALLS = ("late", "twice", "pause before", "pause after", "pause")
 DEATHS = ("crash before", "crash after", "crash")
@@ -364,8 +364,8 @@ SCENARIOS: Mapping[str, _Scenario] = {
 }
 
 
-# The real provider is the slowest of them.
-_SHARES = {"one clock": 4, "many clocks": 4, "dynamodb": 2}
+# The real provider is the slower of them.
+_SHARES = {"one clock": 3, "dynamodb": 2}
 
 
 def plan_of(chance: random.Random, *, scenario: str | None = None, stores: Sequence[str] = STORES) -> Plan:

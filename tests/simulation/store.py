@@ -18,7 +18,7 @@ class Asked:
     """One call of a provider, and what becomes of it at the store with each request of each try.
 
     ``effects`` are what its requests have changed, in their order. ``repeated`` says that an answer was missing,
-    ``odd`` that the call may need more requests than a plain one.
+    ``most_requests`` how many requests the call may take where no answer is missing (M10).
     """
 
     call: str
@@ -33,7 +33,7 @@ class Asked:
     began_ms: int = 0
     requests: int = 0
     repeated: bool = False
-    odd: bool = False
+    most_requests: int = 3
     effects: list["Effect"] = field(default_factory=list)
 
     def __str__(self) -> str:

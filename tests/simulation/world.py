@@ -16,7 +16,6 @@ from tests.simulation.asking import Parts
 from tests.simulation.dynamodb import Table, make_provider
 from tests.simulation.environment import Environment
 from tests.simulation.ghost import Ghost, Run
-from tests.simulation.many_clocks import ManyClocksProvider
 from tests.simulation.mutants import FAITHFUL, Mutant
 from tests.simulation.network import Faults, Network
 from tests.simulation.one_clock import OneClockProvider
@@ -96,7 +95,11 @@ class World:
             say=say,
         )
         self.store = Store(self.scheduler, self.ghost.witness)
-        self.table = Table(self.ghost.witness, blind_to=mutant.blind_to)
+        self.table = Table(
+            self.ghost.witness,
+            blind_to=mutant.blind_to,
+            routes_behind_live_only=mutant.routes_behind_live_only,
+        )
         self.providers: dict[Environment, WatchedProvider] = {}
         self.warm: list[Environment] = []
         self.under_way: list[Invocation] = []
@@ -219,8 +222,6 @@ class World:
             match self.plan.store:
                 case "one clock":
                     provider = OneClockProvider(parts)
-                case "many clocks":
-                    provider = ManyClocksProvider(parts, skew_ms=self.plan.skew_ms)
                 case _:
                     provider = make_provider(environment, self.table, self.network, skew_ms=self.plan.skew_ms)
             self.providers[environment] = WatchedProvider(provider, environment, self.ghost)
