@@ -1,6 +1,7 @@
 """Moments, deadlines, the machine's clock and the test's own."""
 
 import threading
+import time
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_system_clock_waits_for_an_event() -> None:
     began = SYSTEM_CLOCK.now()
     assert SYSTEM_CLOCK.wait_ms(event, 60_000) is True
     assert began.until(SYSTEM_CLOCK.now()) < 10_000
+
+
+def test_system_clock_counts_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard library counts in seconds."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    SYSTEM_CLOCK.sleep_ms(1_500)
+    event = threading.Event()
+    monkeypatch.setattr(event, "wait", slept.append)
+    SYSTEM_CLOCK.wait_ms(event, 250)
+    assert slept == [1.5, 0.25]
 
 
 def test_fake_clock_stands_still_until_it_is_moved() -> None:

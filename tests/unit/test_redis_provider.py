@@ -1152,6 +1152,38 @@ DEFINITIVE: dict[str, Exception] = {
 }
 
 
+class Babbling(Client):
+    """A client whose server gives answers that no script gives."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Answer every script with a word of its own."""
+        return [b"strange"] if str(args[0]).startswith("EVAL") else super().execute_command(*args, **options)
+
+
+class TestUnexpectedReplies:
+    """A reply that no script gives is not taken for another one."""
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda provider: provider.acquire_lease("k", "a", TTL_MS),
+            lambda provider: provider.get_lease_owner("k"),
+            lambda provider: provider.transfer_lease("k", "a", "b", TTL_MS),
+            lambda provider: provider.claim("k", "a", TTL_MS, message()),
+            lambda provider: provider.settle("k", "a", ttl_ms=TTL_MS),
+            lambda provider: provider.beat("k", "a", TTL_MS),
+            lambda provider: provider.take("k", "a", TTL_MS),
+        ],
+        ids=["acquire", "owner", "transfer", "claim", "settle", "beat", "take"],
+    )
+    def test_it_is_no_answer(self, valkey_server: ValkeyServer, call: Callable[[RedisProvider], object]) -> None:
+        """The call raises LeaseUnavailable, with the key and what the server said."""
+        with Babbling(valkey_server.port) as client:
+            provider = RedisProvider(client=client, key_prefix=unique_prefix())
+            with pytest.raises(LeaseUnavailable, match=r"'k'.*strange"):
+                call(provider)
+
+
 class TestErrors:
     """R9: not knowing is an error, one error, that says what to do."""
 
