@@ -15,7 +15,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.parameters import SSMProvider
 from botocore.config import Config
 
-from incumbent import LeaseUnavailable, MailboxFull, MessageTooLarge, send
+from incumbent import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge, send
 
 SCHEME = "v0"
 # Slack's own advice: what is older may be a recording, played once more by somebody else.
@@ -40,6 +40,8 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
         send(thread_of(payload), message_of(payload), message_id=payload["event_id"])
     except (LeaseUnavailable, MailboxFull) as error:
         return answer(503, error=type(error).__name__)
+    except MessageInvalid as error:
+        return answer(400, {"x-slack-no-retry": "1"}, error=type(error).__name__)
     except MessageTooLarge as error:
         return answer(413, {"x-slack-no-retry": "1"}, error=type(error).__name__)
     return answer(200)

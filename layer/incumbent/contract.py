@@ -48,6 +48,8 @@ M6   Failure: a delivery is counted in the step that gives the message to a run.
      again after a growing pause, later ones skip ahead or are blocked (which keeps their order only if the failed one
      stays, M3); after ``max_attempts`` it is a dead letter.
 M7   Limits: ``max_pending`` bounds what is routed; whoever finds the key free owns it even when the mailbox is full.
+     What is not read back as it is by every supported interpreter is refused before any request: what JSON cannot
+     say, names that are not text, more than 500 levels, integers of more than 4,300 digits.
 M8   Orphans: due messages without a live owner go to the next claim, and ``orphans`` finds them when none comes, a
      key of each target in turn.
 M9   Hand over: the key passes to a one-use ticket; whoever claims with the ticket while it holds the key owns it
@@ -137,7 +139,8 @@ class Mailbox(Protocol):
 
         What is found out of attempts moves to the dead letters, and is in the answer's ``buried`` (M6).
 
-        Raises ``MailboxFull`` and ``MessageTooLarge`` (M7), ``LeaseUnavailable`` (R9), ``StoredFormatUnknown`` (M12).
+        Raises ``MailboxFull``, ``MessageInvalid`` and ``MessageTooLarge`` (M7), ``LeaseUnavailable`` (R9),
+        ``StoredFormatUnknown`` (M12).
         """
         ...
 

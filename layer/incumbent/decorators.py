@@ -23,6 +23,7 @@ from incumbent.errors import (
     LeaseKeyMissing,
     LeaseUnavailable,
     MailboxFull,
+    MessageInvalid,
     MessageTooLarge,
 )
 from incumbent.lease import Lease
@@ -152,11 +153,10 @@ def leased(
         clock: Where time comes from.
 
     Everything is checked here and raises ``ConfigurationError``. The handler raises ``LeaseKeyMissing`` for an event
-    without a key, ``LeaseUnavailable`` when the store cannot be asked, ``MailboxFull`` and ``MessageTooLarge``,
-    ``LeaseBusy`` under ``"reject"``, ``LeaseLost``, and ``ResultRefused`` for a result that is not JSON, larger than
-    6 MB, or a generator; HTTP callers are answered 400, 503, 429, 413 and 409 instead.
-
-    Not promised: that a message is run once. It is run at least once; guard what you write with ``lease.fence``.
+    without a key, ``LeaseUnavailable`` when the store cannot be asked, ``MailboxFull``, ``MessageTooLarge`` and
+    ``MessageInvalid`` for an event that is not stored, ``LeaseBusy`` under ``"reject"``, ``LeaseLost``, and
+    ``ResultRefused`` for a result that is not JSON, larger than 6 MB, or a generator; HTTP callers are answered 400,
+    503, 429, 413, 400 and 409 instead.
     """
     options = functools.partial(
         _options,
@@ -454,7 +454,7 @@ class _Desk:
             watched = checked if call is None else _watched(providers.staged(call.key, checked), raised)
             outcome = Idle() if call is None else self.runner().serve(call, watched)
             return self.answer(event, context, source, call, outcome)
-        except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageTooLarge) as error:
+        except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge) as error:
             if not source.http or any(error is each for each in raised):
                 raise  # the handler's own errors are its own
             observe.LOG.error("answered with an error: %s", error)
@@ -770,6 +770,7 @@ _CONTEXTS = ("lambda_context", "context")
 _STATUS: Mapping[type[IncumbentError], tuple[int, str]] = {
     LeaseKeyMissing: (400, "the request lacks what says where it belongs"),
     LeaseUnavailable: (503, "it could not be taken just now: try again"),
+    MessageInvalid: (400, "the request cannot be kept as it is"),
     MailboxFull: (429, "too many wait already: try again later"),
     MessageTooLarge: (413, "the request is too large to be kept"),
 }

@@ -4,6 +4,7 @@
 
     IncumbentError
     ├── ConfigurationError      an argument or a setting that cannot work; nothing was sent to a store
+    │   └── MessageInvalid      the event cannot be stored as JSON and read back as it is
     ├── LeaseKeyMissing         the event has no usable key; the source keeps the event
     ├── LeaseBusy               another invocation owns the key and when_busy is "reject"; the source retries
     ├── DuplicateMessage        a task of a state machine was run before, and its result is not kept; catch it
@@ -32,6 +33,14 @@ class IncumbentError(Exception):
 
 class ConfigurationError(IncumbentError):
     """An argument or a setting cannot work. Raised before any request; correct it and deploy."""
+
+
+class MessageInvalid(ConfigurationError):
+    """The event cannot be stored as JSON and read back as it is. Raised before any request; nothing was stored (M7).
+
+    So is what JSON cannot say (NaN, bytes, a date), a dictionary whose names are not text, an integer of more than
+    4,300 digits, and what is nested more than 500 levels deep: not every supported Python reads that back.
+    """
 
 
 class LeaseKeyMissing(IncumbentError):

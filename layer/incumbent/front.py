@@ -18,7 +18,7 @@ from incumbent.contract import (
     is_mailbox,
     resolve_lease_provider,
 )
-from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageTooLarge
+from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
 from incumbent.runs import describe
 from incumbent.sources import stored_form
 from incumbent.validation import check_keyspace, fit_message_id, flag, full_key
@@ -60,9 +60,9 @@ def send(
     sweeper. ``ttl_ms`` is how long the key waits for the woken function. ``store`` chooses what is kept of the event,
     as in ``leased``: a request's credentials are left out unless given.
 
-    Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``LeaseUnavailable`` (then send again with the
-    same ``message_id``). When the wake fails the message is stored all the same (``woken`` is ``False``): the
-    next message or the sweeper finds it.
+    Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``MessageInvalid`` and ``LeaseUnavailable`` (then
+    send again with the same ``message_id``). When the wake fails the message is stored all the same (``woken`` is
+    ``False``): the next message or the sweeper finds it.
     """
     if providers.STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
         raise ConfigurationError(f"send to key {key!r}: INCUMBENT_DISABLED is set, so nobody would run it", key=key)
@@ -85,7 +85,7 @@ def send(
     except LeaseUnavailable as error:
         told("store_error", error=describe(error))
         raise
-    except (MailboxFull, MessageTooLarge) as error:
+    except (MailboxFull, MessageInvalid, MessageTooLarge) as error:
         told("refused", error=describe(error))
         raise
     state: MessageState = answer.state if isinstance(answer, Duplicate) else "waiting"

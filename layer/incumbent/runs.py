@@ -32,13 +32,14 @@ from incumbent.errors import (
     LeaseLost,
     LeaseUnavailable,
     MailboxFull,
+    MessageInvalid,
     MessageTooLarge,
     RetryLater,
 )
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.lease import _CURRENT, Lease
 from incumbent.observe import LOG, Fact, FactName, Observer, guarded, tell
-from incumbent.validation import MAX_TTL_MS, check_ms, shown
+from incumbent.validation import MAX_TTL_MS, check_ms, is_plain, shown
 from incumbent.values import (
     Busy,
     Claimed,
@@ -220,7 +221,7 @@ class Runner:
         except LeaseUnavailable as error:
             stay.tell("store_error", error=describe(error))
             raise
-        except (MailboxFull, MessageTooLarge) as error:
+        except (MailboxFull, MessageInvalid, MessageTooLarge) as error:
             stay.tell("refused", error=describe(error))
             raise
 
@@ -638,6 +639,8 @@ class _Stay:
                 message.id,
                 self.call.name,
             )
+            return message
+        if message.event is not own.event and not is_plain(own.event):  # what is read back differs: every run sees that
             return message
         return replace(message, event=self.call.event)
 

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from incumbent.errors import ConfigurationError, MessageTooLarge
+from incumbent.errors import ConfigurationError, MessageInvalid, MessageTooLarge
 
 MAX_KEY_BYTES = 1_024
 MAX_OWNER_BYTES = 512
 MAX_MESSAGE_ID_BYTES = 256
 MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
+MAX_DEPTH = 500  # levels of an event: Python 3.11 reads 992 of them back, less the depth of its caller
+MAX_DIGITS = 4_300  # of an integer: what Python reads unless it was told otherwise
 _YES = frozenset({"1", "true", "yes", "on", "y", "t"})
 _NO = frozenset({"", "0", "false", "no", "off", "n", "f"})
 _BEGINNING_BYTES = 128  # shown of a name that is too long, before its digest
@@ -177,24 +179,132 @@ def check_settlement(
 def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str:
     """The event as JSON text, the only form in which anything is stored.
 
-    Raises ``ConfigurationError`` for what JSON cannot say, ``MessageTooLarge`` beyond ``most_bytes`` of UTF-8.
+    Raises ``MessageInvalid`` for what JSON cannot say or cannot give back on every supported interpreter, and
+    ``MessageTooLarge`` beyond ``most_bytes`` of UTF-8.
+    """
+    wrong: str | None
+    cause: Exception | None = None
+    text, size, escaped = "", 0, False
+    try:
+        try:
+            text = _ENCODER.encode(event)
+            size = len(text.encode())
+        except UnicodeEncodeError:  # a lone surrogate: legal in JSON when escaped
+            text, escaped = _ASCII_ENCODER.encode(event), True
+            size = len(text)
+    except RecursionError as error:
+        wrong, cause = _TOO_DEEP, error
+    except (TypeError, ValueError) as error:
+        wrong, cause = str(error), error
+    else:
+        if size > most_bytes:
+            raise MessageTooLarge(
+                f"message {message_id!r} of key {key!r} has {size:,} bytes, more than the {most_bytes:,} that may "
+                "be stored: keep the body elsewhere and send its address, or choose what is stored with store=",
+                key=key,
+            )
+        wrong = _look_through(event, escaped=escaped)[0]
+    if wrong is None:
+        return text
+    raise MessageInvalid(
+        f"message {message_id!r} of key {key!r} cannot be stored as JSON and read back as it is ({wrong}): decorate "
+        "outside of parsers, or choose what is stored with store=",
+        key=key,
+    ) from cause
+
+
+def is_plain(event: object) -> bool:
+    """Whether an event that `to_json` takes is read back as the very same: no tuple, no subclass such as an enum."""
+    return _look_through(event, escaped=True)[1]
+
+
+def from_json(text: str | bytes) -> Any:
+    """Read what is stored of an event.
+
+    Raises ``UnreadableBody`` for text that not every supported interpreter reads: no JSON, NaN, an integer of more
+    digits or a nesting of more levels than `to_json` takes.
     """
     try:
-        text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
-    except UnicodeEncodeError:  # a lone surrogate: legal in JSON when escaped
-        text = json.dumps(event, allow_nan=False, separators=(",", ":"))
-        size = len(text)
-    except (TypeError, ValueError, RecursionError) as cause:
-        raise ConfigurationError(
-            f"message {message_id!r} of key {key!r} is not JSON ({cause}): decorate outside of parsers, "
-            "or choose what is stored with store=",
-            key=key,
-        ) from cause
-    if size > most_bytes:
-        raise MessageTooLarge(
-            f"message {message_id!r} of key {key!r} has {size:,} bytes, more than the {most_bytes:,} that may "
-            "be stored: keep the body elsewhere and send its address, or choose what is stored with store=",
-            key=key,
-        )
-    return text
+        stored = text.decode() if isinstance(text, bytes) else text
+        try:
+            event = _DECODER.decode(stored)
+        except RecursionError:  # the fault may be the caller's own depth
+            event = _on_fresh_stack(stored)
+    except RecursionError as cause:
+        raise UnreadableBody(_TOO_DEEP) from cause
+    except ValueError as cause:
+        raise UnreadableBody(str(cause)) from cause
+    if stored.count("[") + stored.count("{") > MAX_DEPTH and (wrong := _look_through(event, escaped=False)[0]):
+        raise UnreadableBody(wrong)
+    return event
+
+
+class UnreadableBody(ValueError):
+    """A stored body cannot be read; its text says why. Providers bury its message (M6)."""
+
+
+def raw_text(text: str | bytes) -> str:
+    """A body that cannot be read, as people look at it."""
+    return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
+
+
+def _on_fresh_stack(text: str) -> Any:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_DECODER.decode, text).result()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+_TOO_LONG = 10**MAX_DIGITS
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")  # two characters that JSON reads back as one
+
+
+def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  # noqa: C901, PLR0912 - one loop
+    """Say what of an event would not come back as it is, if anything, and whether all of it is of JSON's own types.
+
+    Level by level, so that no depth is too much. ``escaped``: there may be lone surrogates in it.
+    """
+    plain = True
+    level: list[object] = [event]
+    for depth in range(MAX_DEPTH + 1):
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, str):
+                if escaped and _PAIR.search(value):
+                    return "a text has the two halves of a surrogate pair", False
+                plain = plain and type(value) is str
+            elif isinstance(value, dict):
+                if depth == MAX_DEPTH:
+                    return _TOO_DEEP, False
+                for name in value:
+                    if not isinstance(name, str):
+                        kind = type(name).__name__
+                        return f"a dictionary has the name {shown(name)}, a {kind}: names are text", False
+                    plain = plain and type(name) is str
+                if escaped:
+                    below.extend(value)
+                below.extend(value.values())
+                plain = plain and type(value) is dict
+            elif isinstance(value, list | tuple):
+                if depth == MAX_DEPTH:
+                    return _TOO_DEEP, False
+                below.extend(value)
+                plain = plain and type(value) is list
+            elif isinstance(value, int):
+                if not -_TOO_LONG < value < _TOO_LONG:
+                    return f"an integer has more than {MAX_DIGITS:,} digits", False
+                plain = plain and type(value) in (int, bool)
+            else:
+                plain = plain and (value is None or type(value) is float)
+        level = below
+        if not level:
+            break
+    return None, plain

@@ -294,7 +294,7 @@ def test_what_was_stored_first_under_an_id_is_what_runs(
 def test_retry_of_what_is_stored_sees_the_event_as_it_came(line: Line) -> None:
     """Its stored form says that it is the same, in whatever order its names stand: what is not stored comes along."""
     seen: list[Any] = []
-    body = {"b": [1, (2,)], "a": None}
+    body = {"b": [1, [2]], "a": None}
     line.store.claim(KEY, "dead", TTL_MS, Message(id="m1", event={"a": None, "b": [1, [2]]}))
     line.clock.advance(TTL_MS)
     again = replace(line.call("m1"), message=Message(id="m1", event=body), event={**body, "token": "secret"})

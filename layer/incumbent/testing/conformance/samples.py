@@ -2,6 +2,8 @@
 
 import json
 import math
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -100,6 +102,20 @@ NOT_JSON: dict[str, Any] = {
     "object": object(),
     "nan": math.nan,
     "infinity": {"deep": [math.inf]},
+    "date": {"at": datetime(2026, 1, 1, tzinfo=UTC)},
+    "decimal": [Decimal("1.5")],
+    "number as a name": {"orders": [{1: "a"}]},
+    "names that meet": {1: "a", "1": "b"},
+    "fraction as a name": {1.5: "a"},
+    "truth as a name": {True: "a"},
+    "none as a name": {None: "a"},
+    "halves of a pair": ["\ud83d\ude00"],
+    "halves of a pair in a name": {"\ud83d\ude00": 1},
+    "501 levels": json.loads("[" * 501 + "]" * 501),
+    "901 levels": {"v": json.loads("[" * 900 + "]" * 900)},
+    "501 levels of objects": json.loads('{"a":' * 501 + "1" + "}" * 501),
+    "4,301 digits": {"n": 10**4_300},
+    "minus 4,301 digits": {"n": [-(10**4_300)]},
 }
 EVENTS: dict[str, Any] = {
     "null": None,
@@ -122,6 +138,8 @@ EVENTS: dict[str, Any] = {
     "odd names": {"": 1, " ": 2, "\0": 3, "é": 4, "a.b": 5, "a[0]": 6, "#": 7, ":": 8, "owner": 9, "ttl": 10},
     "text that looks like numbers": ["1", "1.0", "1e5", "true", "null", "NaN", ""],
     "deep": json.loads("[" * 60 + "]" * 60),
+    "500 levels": json.loads('[{"a":' * 250 + "1" + "}]" * 250),
+    "4,300 digits": [10**4_300 - 1, -(10**4_300) + 1],
     "long list": list(range(1_000)),
     "2 KiB to the byte": "x" * (2_048 - 2),
     "2 KiB and a byte": "x" * (2_048 - 1),

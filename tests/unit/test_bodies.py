@@ -1,0 +1,208 @@
+"""Bodies: what is refused at the door, and that every run of a message sees the same event."""
+
+import enum
+import json
+from collections import OrderedDict, defaultdict, namedtuple
+from typing import Any
+
+import pytest
+
+from incumbent import ConfigurationError, Lease, MessageInvalid, MessageTooLarge, leased_function, send
+from incumbent.testing.conformance.samples import NOT_JSON, table
+from incumbent.validation import MAX_DEPTH, UnreadableBody, from_json, is_plain, to_json
+from tests.unit.test_decorators import Shop
+
+
+class Color(enum.StrEnum):
+    """Text that is more than text."""
+
+    RED = "red"
+
+
+class Size(enum.IntEnum):
+    """A number that is more than a number."""
+
+    LARGE = 3
+
+
+Point = namedtuple("Point", "x y")  # noqa: PYI024 - its bare form is what users have
+
+ODD: dict[str, Any] = {
+    "tuple": {"k": "a", "v": (1, 2)},
+    "tuple in a list": {"k": "a", "v": [(1, (2,))]},
+    "named tuple": {"k": "a", "v": Point(1, 2)},
+    "text enum": {"k": "a", "v": Color.RED},
+    "text enum as a name": {"k": "a", Color.RED: 1},
+    "number enum": {"k": "a", "v": Size.LARGE},
+    "dictionary with defaults": {"k": "a", "v": defaultdict(list, x=[1])},
+    "ordered dictionary": OrderedDict(k="a", v=1),
+}
+
+
+@pytest.fixture
+def shop() -> Shop:
+    """A store of the test's own."""
+    return Shop()
+
+
+def kinds(value: Any) -> Any:
+    """A value with the type of all that is in it."""
+    if isinstance(value, dict):
+        return type(value), {name: (type(name), kinds(inner)) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [kinds(inner) for inner in value]
+    return type(value), value
+
+
+@pytest.mark.parametrize("event", table(ODD))
+def test_every_run_sees_the_same_event(shop: Shop, event: Any) -> None:
+    """M5: the first run by the caller itself, and the follow-up that reads what was stored."""
+    seen: list[Any] = []
+
+    taken: list[Any] = []
+
+    def apply(order: Any, *, lease: Lease) -> None:
+        seen.append(order)
+        if len(seen) == 1:
+            taken[0](event)  # routed behind this run, and run by it as a follow-up
+
+    options: dict[str, Any] = {"keyspace": "shop", "provider": shop.store, "clock": shop.clock, "waker": None}
+    taken.append(leased_function(key="a", **options)(apply))
+    taken[0](event)
+    first, second = seen
+    assert kinds(first) == kinds(second)
+
+
+def test_plain_event_is_run_as_the_object_that_came(shop: Shop) -> None:
+    """Nothing is copied where nothing would change."""
+    seen: list[Any] = []
+    options: dict[str, Any] = {"keyspace": "shop", "provider": shop.store, "clock": shop.clock, "waker": None}
+    event = {"k": "a", "v": [1, 2.5, None, True, {"x": "é\ud83d"}]}
+    function: Any = leased_function(key="a", **options)(lambda order: seen.append(order))  # noqa: PLW0108 - a function
+    function(event)
+    assert seen[0] is event
+
+
+def test_what_a_run_does_to_its_event_is_not_stored(shop: Shop) -> None:
+    """M3: the run that is repeated sees what came, not what the first one left of it."""
+    seen: list[str] = []
+
+    def change(event: Any) -> None:
+        seen.append(json.dumps(event))
+        event["items"].append(len(seen))
+        del event["k"]
+        if len(seen) == 1:
+            sent = {"k": "a", "items": []}
+            shop.handler(message_id_jmespath="id")({**sent, "id": "m1"}, shop.context("request-2"))  # promises it
+            raise ValueError("again")
+
+    shop.during = change
+    handler = shop.handler(message_id_jmespath="id")
+    event = {"k": "a", "items": [], "id": "m1"}
+    with pytest.raises(ValueError, match="again"):
+        handler(event, shop.context())
+    assert shop.peek()[0].event == {"k": "a", "items": [], "id": "m1"}
+    shop.clock.advance(60_000)
+    handler({"k": "a", "items": [], "id": "m2"}, shop.context("request-3"))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("event", table(NOT_JSON))
+def test_event_that_cannot_be_read_back_is_refused_by_every_door(shop: Shop, event: Any) -> None:
+    """M7: before any request, by name of the key, and told as a refusal."""
+    body = {"k": "a", "v": event}
+    with pytest.raises(MessageInvalid, match="shop/a") as raised:
+        send("a", body, keyspace="shop", provider=shop.store, waker=None)
+    assert isinstance(raised.value, ConfigurationError)
+    assert raised.value.key == "shop/a"
+    with pytest.raises(MessageInvalid, match="shop/a"):
+        shop.handler()(body, shop.context())
+    assert shop.facts.names == ["refused"]
+    function: Any = leased_function(key="a", keyspace="shop", provider=shop.store, clock=shop.clock)(
+        lambda order: order
+    )
+    with pytest.raises(MessageInvalid, match="shop/a"):
+        function(body)
+    assert shop.peek() == []
+    assert shop.store.get_lease_owner("shop/a") is None
+
+
+def test_http_caller_is_told_400(shop: Shop) -> None:
+    """It would not help to send it again."""
+    event = {
+        "version": "2.0",
+        "requestContext": {"http": {"method": "POST"}, "requestId": "r1"},
+        "k": "a",
+        "v": json.loads("[" * 900 + "]" * 900),
+    }
+    answer = shop.handler()(event, shop.context())
+    assert answer["statusCode"] == 400
+    assert json.loads(answer["body"])["error"] == "MessageInvalid"
+    assert "Retry-After" not in answer["headers"]
+
+
+def test_error_says_what_cannot_be_read_back_and_the_limit() -> None:
+    """H50: each in its words."""
+    for event, said in (
+        ({"v": [{7: "a"}]}, "the name 7, a int"),
+        (json.loads("[" * 501 + "]" * 501), f"more than {MAX_DEPTH} levels"),
+        ([10**4_300], "more than 4,300 digits|exceeds? the limit"),
+        (["\ud83d\ude00"], "surrogate pair"),
+    ):
+        with pytest.raises(MessageInvalid, match=f"(?i){said}"):
+            to_json(event, key="k", message_id="m", most_bytes=100_000)
+
+
+def test_size_is_refused_before_what_is_in_it() -> None:
+    """What has billions of values is not looked through."""
+    with pytest.raises(MessageTooLarge):
+        to_json([{1: "x" * 100}], key="k", message_id="m", most_bytes=10)
+
+
+def test_halves_that_do_not_meet_come_back() -> None:
+    """A lone surrogate is legal JSON when it is escaped."""
+    event = ["\ud83d", "\ude00", "\ude00\ud83d", {"\ud83d": "\ude00"}]
+    assert from_json(to_json(event, key="k", message_id="m", most_bytes=1_000)) == event
+    assert is_plain(event)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "nonsense",
+        "{} {}",
+        "[NaN]",
+        "-Infinity",
+        b"\xff",
+        b"\xff\xfe[\x00]\x00",
+        "[" * 501 + "]" * 501,
+        '{"a":' * 501 + "1" + "}" * 501,
+        "[" * 100_000 + "]" * 100_000,
+        "[" * 100_000,
+        "1" * 4_301,
+        "[-" + "1" * 4_301 + "]",
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_text_that_not_every_interpreter_reads_is_unreadable(text: str | bytes) -> None:
+    """M6: with one error, whatever json raises."""
+    with pytest.raises(UnreadableBody):
+        from_json(text)
+
+
+def test_caller_deep_in_its_stack_reads_what_others_read() -> None:
+    """A readable message is not given up for a deep call."""
+    text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+
+    def at(depth: int) -> Any:
+        return from_json(text) if depth == 0 else at(depth - 1)
+
+    assert json.dumps(at(700)) == text
+
+
+def test_brackets_in_text_are_not_levels() -> None:
+    """Also a thousand of them."""
+    text = to_json({"v": "[{" * 1_000, "w": [[1]] * 600}, key="k", message_id="m", most_bytes=10_000)
+    assert from_json(text)["v"] == "[{" * 1_000
