@@ -13,14 +13,18 @@ from aws_lambda_powertools.utilities.batch import (
 )
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
-from incumbent import Lease, leased_function
+from incumbent import Lease, Policy, leased_function
 from orders import Orders, orders_from_env
 
 # The one function under a lease here, so it has the keyspace of the Lambda function: metrics go by that name.
 KEYSPACE = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "orders")
 
 
-@leased_function(key_jmespath="powertools_json(body).order_id", keyspace=KEYSPACE, waker="auto")
+# A record may come again for as long as its queue keeps it: 4 days in template.yaml.
+POLICY = Policy(window_ms=4 * 86_400_000)
+
+
+@leased_function(key_jmespath="powertools_json(body).order_id", keyspace=KEYSPACE, waker="auto", policy=POLICY)
 def apply(record: SQSRecord, lambda_context: object, *, lease: Lease) -> None:
     """Apply one update under its order's lease.
 

@@ -42,8 +42,8 @@ M3   Promised: a message is promised from the moment anybody was told it is safe
      (``dropped``). Under ``on_error="block"`` a message whose source will bring it again is reported as ``failed``.
 M4   Order: due messages are delivered oldest first per key, in the order they were stored.
 M5   Once per id: an id that waits, runs, was handled or died within the window is not stored twice: what was stored
-     first under it is what runs, promised or not. The window is bounded in time (15 minutes unless more is set) and in
-     number (the last 256 of a key).
+     first under it is what runs, promised or not. The window is bounded in time (an hour unless set) and in number
+     (the last 256 of a key).
 M6   Failure: a delivery is counted in the step that gives the message to a run. A failed promised message becomes due
      again after a growing pause, later ones skip ahead or are blocked (which keeps their order only if the failed one
      stays, M3); after ``max_attempts`` it is a dead letter.

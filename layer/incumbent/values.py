@@ -52,14 +52,16 @@ class Policy:
     """How the messages of a key are kept (M5, M6, M7). The same values belong to every caller of a keyspace.
 
     ``max_pending`` bounds the stored messages of a key, the running ones included. ``window_ms`` is how long a
-    handled or dead id is remembered. ``pauses_ms`` are the pauses after the first, second ... failure, the last one
-    for all that follow. ``on_error`` is what later messages do meanwhile: ``"skip"`` ahead or ``"block"``, which keeps
-    the mailbox in charge of a failed message that its source would bring again (a record, an asynchronous event).
+    handled or dead id is remembered (an hour; 15 minutes to 7 days), at most the last 256 of a key: make it as long as
+    the source may bring a handled message again. ``pauses_ms`` are the pauses after the first, second ... failure, the
+    last one for all that follow. ``on_error`` is what later messages do meanwhile: ``"skip"`` ahead or ``"block"``,
+    which keeps the mailbox in charge of a failed message that its source would bring again (a record, an asynchronous
+    event).
     """
 
     max_pending: int = 100
     max_message_bytes: int = 256 * 1024
-    window_ms: int = 15 * 60_000
+    window_ms: int = 60 * 60_000
     max_attempts: int = 5
     pauses_ms: tuple[int, ...] = (1_000, 10_000, 60_000, 300_000)
     on_error: Literal["skip", "block"] = "skip"

@@ -7,11 +7,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from incumbent import Message
 from incumbent.contract import is_mailbox
 from incumbent.providers import from_env
+from incumbent.providers.memory import MemoryProvider
+from incumbent.testing import FakeClock, stand_in
 from incumbent.testing.servers import dynalite, dynalite_available, locked_moto
+from tests.build.test_template import CloudFormationLoader
 from tests.functions.conftest import FUNCTIONS, Context, table_on
 
 Load = Callable[..., Sequence[ModuleType]]
@@ -296,3 +300,30 @@ def test_resume_event_of_another_function_applies_nothing(shop: Shop) -> None:
     """It is none of ours and no batch: the invocation fails, and whoever sent it hears of it."""
     with pytest.raises(KeyError, match="Records"):
         shop.deliver({"incumbent": {"v": 1, "key": "thread/t-1", "ticket": None, "hops": 0}})
+
+
+def test_what_was_handled_is_remembered_for_as_long_as_its_queue_may_bring_it_again(shop: Shop) -> None:
+    """M5: the function's window covers every receive of a record, and all of the time that its queue keeps it."""
+    text = (FUNCTIONS.parent / "template.yaml").read_text("utf-8")
+    resources = yaml.load(text, Loader=CloudFormationLoader)["Resources"]  # noqa: S506 - a SafeLoader
+    mappings = [each for each in resources.values() if each["Type"] == "AWS::Lambda::EventSourceMapping"]
+    assert len(mappings) == len(BATCHES)
+    for mapping in mappings:
+        assert mapping["Properties"]["FunctionName"] == {"Ref": "OrdersFunction"}
+        queue = resources[mapping["Properties"]["EventSourceArn"]["Fn::GetAtt"].removesuffix(".Arn")]["Properties"]
+        receives_s = queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"]
+        assert shop.app.POLICY.window_ms >= max(receives_s, queue["MessageRetentionPeriod"]) * 1_000
+
+
+@pytest.mark.parametrize("minute", [6, 18, 24, 4 * 24 * 60 - 1])
+def test_record_that_comes_again_late_is_not_applied_again(shop: Shop, event: Any, minute: int) -> None:
+    """Its deletion failed, or the whole batch did: at the last receive, or after it lay there for days."""
+    one, _ = orders_of(event)
+    clock = FakeClock()
+    provider = MemoryProvider(clock=clock)
+    with stand_in(provider):
+        assert shop.deliver(copy.deepcopy(event)) == []
+        clock.advance(minute * 60_000)
+        assert shop.deliver(copy.deepcopy(event)) == []
+        assert [provider.find(shop.key(one), each, policy=shop.app.POLICY) for each in ids(event)[:1]] == ["handled"]
+    assert shop.actions(one) == ["reserve", "release"]

@@ -356,7 +356,7 @@ def test_status_follows_a_message(line: Line) -> None:
     line.during["m1"] = lambda *_: look()
     line.resume(wakes(line)[0])
     look()
-    line.clock.advance(15 * 60_000)
+    line.clock.advance(60 * 60_000)
     look()
     assert states == ["unknown", "waiting", "running", "handled", "unknown"]
     assert line.store.calls.count("find") == 5

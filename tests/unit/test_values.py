@@ -45,8 +45,9 @@ def test_policys_numbers_have_bounds(name: str, least: int, most: int) -> None:
 
 
 def test_window_is_a_quarter_of_an_hour_at_least() -> None:
-    """M5: the longest of 15 minutes and what is set; a week at most."""
-    assert Policy().window_ms == 900_000
+    """M5: an hour unless set; from 15 minutes to a week."""
+    assert Policy().window_ms == 3_600_000
+    assert Policy(window_ms=900_000).window_ms == 900_000
     assert Policy(window_ms=7 * 86_400_000).window_ms == 604_800_000
     for window_ms in (899_999, 604_800_001, 0, True, 900_000.0):
         with pytest.raises(ConfigurationError, match="window_ms"):
