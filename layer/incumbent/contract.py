@@ -46,7 +46,8 @@ M5   Once per id: an id that waits, runs, was handled or died within the window 
      (the last 256 of a key).
 M6   Failure: a delivery is counted in the step that gives the message to a run. A failed promised message becomes due
      again after a growing pause, later ones skip ahead or are blocked (which keeps their order only if the failed one
-     stays, M3); after ``max_attempts`` it is a dead letter.
+     stays, M3); after ``max_attempts`` it is a dead letter. One whose body cannot be read is a dead
+     letter as soon as it is given to a tenure, its text kept; ``take`` leaves it to the next tenure.
 M7   Limits: ``max_pending`` bounds what is routed; whoever finds the key free owns it even when the mailbox is full.
      What is not read back as it is by every supported interpreter is refused before any request: what JSON cannot
      say, names that are not text, more than 500 levels, integers of more than 4,300 digits.
@@ -160,11 +161,11 @@ class Mailbox(Protocol):
     ) -> Released | Continued:
         """Say what became of the run's messages and free the key if nothing is due, else pass it on (M2).
 
-        ``handled``: leave. ``failed``: due again after a pause, or dead (M6). ``dropped``: the caller's own event,
-        whose source is told of the failure; leaves unless it is promised (M3), in which case it has failed.
-        ``deferred``: stay at their place, promised, their delivery to this run not counted. What is not named stays,
-        as after a crash. With neither ``next_owner`` nor ``ticket`` the key is freed whatever waits (M8). What moves to
-        the dead letters is in the answer's ``buried``.
+        ``handled``: leave. ``failed``: due again after a pause, or dead (M6), at once if it is ``final``. ``dropped``:
+        the caller's own event, whose source is told of the failure; leaves unless it is promised (M3), in which case it
+        has failed. ``deferred``: stay at their place, promised, their delivery to this run not counted. What is not
+        named stays, as after a crash. With neither ``next_owner`` nor ``ticket`` the key is freed whatever waits (M8).
+        What moves to the dead letters is in the answer's ``buried``.
 
         Raises ``LeaseLost`` when the caller's lease is over: then nothing was settled (R3).
         """
@@ -198,7 +199,7 @@ class Mailbox(Protocol):
 class Archive(Protocol):
     """Looking at what became of messages, and putting dead letters back; what a mailbox may offer besides.
 
-    Dead letters are kept for 14 days.
+    Dead letters are kept for 14 days. Of one whose body cannot be read the event is the stored text (M6).
     """
 
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:

@@ -538,8 +538,8 @@ def _remove(state: KeyState, message: Stored, outcome: Literal["handled", "faile
 
 
 def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, policy: Policy) -> KeyState:
-    """Let a failed message pause, or bury it when it is out of attempts (M6)."""
-    if message.attempts >= policy.max_attempts:
+    """Let a failed message pause, or bury it when it is out of attempts or its failure is final (M6)."""
+    if failure.final or message.attempts >= policy.max_attempts:
         return _bury(state, replace(message, error=failure.error), now_ms)
     pause_ms = policy.pause_ms(message.attempts) if failure.after_ms is None else failure.after_ms
     return _change(

@@ -33,12 +33,14 @@ class Message:
 class Failure:
     """A message whose run raised: which, why, and when to run it again (``None``: after the policy's pause).
 
-    ``error`` is text of at most 4,096 bytes, kept with the message; ``after_ms`` at most a day.
+    ``error`` is text of at most 4,096 bytes, kept with the message; ``after_ms`` at most a day. ``final``: it is a dead
+    letter at once, whatever attempts are left.
     """
 
     id: str
     error: str
     after_ms: int | None = None
+    final: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what not every store could keep."""

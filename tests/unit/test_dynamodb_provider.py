@@ -1478,19 +1478,41 @@ def test_message_beyond_what_an_item_holds_is_too_large(moto: Bench) -> None:
     assert claim(moto.a, "A", 1, event=largest, policy=allowed).messages[0].event == largest
 
 
-def test_body_that_ttl_has_taken_is_said(bench: Bench) -> None:
-    """A message waits 14 days at most: then its delivery fails, is counted, and it becomes a dead letter."""
-    policy = Policy(max_attempts=1)
+def test_message_whose_body_ttl_has_taken_is_a_dead_letter(bench: Bench) -> None:
+    """M6: a message waits 14 days at most; then it dies at once, and holds up no other."""
+    policy = Policy(max_attempts=5)
     claim(bench.a, "A", 1, event=LARGE, policy=policy)
     key = {"pk": {"S": bench.pk()}, "sk": {"S": f"body#m1#{item.digest('A')}"}}
     bench.place.client.delete_item(TableName=bench.place.name, Key=key)
     assert [each.event for each in bench.b.provider.peek("k")] == [None]
     bench.expire()
-    with pytest.raises(LeaseUnavailable, match="14 days"):
-        claim(bench.b, "B", 2, policy=replace(policy, max_attempts=2))
-    bench.expire()
-    answer = claim(bench.b, "C", 3, policy=replace(policy, max_attempts=2))
+    bench.clock.advance(60_000)
+    answer = claim(bench.b, "B", 2, policy=policy)
     assert [each.id for each in answer.messages] == ["m2"]
+    assert [each.id for each in answer.buried] == ["m1"]
+    (letter,) = bench.b.provider.dead_letters("k", 9)
+    assert "14 days" in (letter.message.last_error or "")
+    assert letter.message.event is None
+
+
+@pytest.mark.parametrize("body", [{"S": "{"}, {"N": "1"}, None], ids=repr)
+def test_body_that_somebody_broke_is_buried_as_it_stands(bench: Bench, body: Any) -> None:
+    """M6: in an item of its own or, where it is text, in the record; the key is held for no ttl."""
+    claim(bench.a, "A", 1, event=LARGE)
+    sk = f"body#m1#{item.digest('A')}"
+    if body is None:
+        bench.place.change(bench.pk(), "REMOVE #body", sk=sk)
+    else:
+        bench.place.change(bench.pk(), "SET #body = :body", sk=sk, body=body)
+    bench.expire()
+    bench.clock.advance(60_000)
+    answer = bench.b.provider.claim("k", "B", TTL_MS, None)
+    assert answer == Idle()
+    assert bench.b.provider.get_lease_owner("k") is None
+    (letter,) = bench.b.provider.dead_letters("k", 9)
+    assert letter.message.event == ("{" if body == {"S": "{"} else None)
+    assert "cannot be read" in (letter.message.last_error or "")
+    assert bench.place.items(bench.pk()) == ["dead#m1", "lease"]
 
 
 # --- orphans: M8

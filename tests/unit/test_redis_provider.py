@@ -971,6 +971,26 @@ class TestFormats:
             box.provider.take("k", "A", TTL_MS)
         assert box.everything() == before
 
+    @pytest.mark.parametrize(
+        "body", [b"{", b"\xff\xfe", b"", b"[NaN]", b"[" * 100_000], ids=lambda body: repr(body[:5])
+    )
+    def test_body_that_somebody_broke_is_buried_as_it_stands(self, box: Box, body: bytes) -> None:
+        """M6: byte for byte, and shown as far as it is text; the messages behind it run, two requests later."""
+        for number in (1, 2):
+            box.provider.claim("k", f"T{number}", TTL_MS, message(number), as_ticket=True)
+            box.provider.release_lease("k", f"T{number}")
+        box.bare.hset(box.of["body"], "m1", body)
+        box.client.sent.clear()
+        answer = box.provider.claim("k", "A", TTL_MS, None)
+        assert isinstance(answer, Claimed)
+        assert (ids(answer.messages), ids(answer.buried)) == (["m2"], ["m1"])
+        assert [args[0] for args in box.client.sent].count("EVALSHA") == 3
+        (letter,) = box.provider.dead_letters("k", EVERYTHING)
+        assert letter.message.event == body.decode(errors="backslashreplace")
+        assert "cannot be read" in (letter.message.last_error or "")
+        stored: Any = box.client.hget(box.of["letters"], "m1")
+        assert stored.partition(b"\n")[2] == body
+
     def test_message_without_its_own_meta_is_refused(self, box: Box) -> None:
         """Though as many are there as there are messages."""
         lay(box, GOLDEN)

@@ -132,12 +132,12 @@ class Place:
         )
         return sorted(each["sk"]["S"] for each in found["Items"])
 
-    def change(self, pk: str, expression: str, **values: Any) -> None:
-        """Change a lease item as somebody else would."""
+    def change(self, pk: str, expression: str, *, sk: str = "lease", **values: Any) -> None:
+        """Change an item, the key's own unless another is named, as other code would."""
         words = set(re.findall(r"#\w+", expression))
         request: dict[str, Any] = {
             "TableName": self.name,
-            "Key": {"pk": {"S": pk}, "sk": {"S": "lease"}},
+            "Key": {"pk": {"S": pk}, "sk": {"S": sk}},
             "UpdateExpression": expression,
             "ExpressionAttributeNames": {word: word[1:] for word in words},
         }

@@ -4,7 +4,6 @@ One process only. Every call is one step under the lock; nothing is ever unavail
 """
 
 import functools
-import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import LeaseLost, MailboxFull
+from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.validation import (
     check_key,
     check_lease,
@@ -131,6 +131,35 @@ class MemoryProvider:
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
         """M1."""
+        return claim_readable(
+            lambda: self._claim(
+                key,
+                owner,
+                ttl_ms,
+                message,
+                ticket=ticket,
+                as_ticket=as_ticket,
+                route=route,
+                origin=origin,
+                policy=policy,
+            ),
+            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
+            message,
+        )
+
+    def _claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None,
+        as_ticket: bool,
+        route: bool,
+        origin: Origin | None,
+        policy: Policy,
+    ) -> Claim:
         check_lease(key, owner, ttl_ms)
         if ticket is not None:
             check_owner(ticket, key, "the ticket")
@@ -198,6 +227,34 @@ class MemoryProvider:
         policy: Policy = DEFAULT_POLICY,
     ) -> Released | Continued:
         """M2."""
+        settled = self._settle(
+            key,
+            owner,
+            ttl_ms=ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            policy=policy,
+        )
+        return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
+
+    def _settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy,
+    ) -> Released | Continued:
         check_lease(key, owner, ttl_ms)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
@@ -252,7 +309,7 @@ class MemoryProvider:
         _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms))
         if answer == "lost":
             raise self._lost(key, owner, "take")
-        return tuple(_message(stored) for stored in answer.given if stored.id not in have)
+        return readable([_message(stored) for stored in answer.given if stored.id not in have])
 
     def peek(self, key: str) -> Sequence[Message]:
         """M3."""
@@ -325,9 +382,9 @@ class MemoryProvider:
 
 
 def _message(stored: rules.Stored) -> Message:
-    return Message(
+    return message_of(
+        stored.body,
         id=stored.id,
-        event=json.loads(stored.body),
         attempt=stored.attempts,
         stored_at_ms=stored.stored_ms,
         due_at_ms=stored.due_ms,
@@ -337,9 +394,9 @@ def _message(stored: rules.Stored) -> Message:
 
 
 def _dead_message(letter: rules.Dead) -> Message:
-    return Message(
+    return message_of(
+        letter.body,
         id=letter.id,
-        event=json.loads(letter.body),
         attempt=letter.attempts,
         stored_at_ms=letter.stored_ms,
         promised=True,

@@ -36,12 +36,12 @@ digest: on a busy key 256 traces are in every write's price.
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from incumbent.errors import StoredFormatUnknown
+from incumbent.providers import unreadable
 from incumbent.rules import Dead, Ended, KeyState, Left, Stored
 from incumbent.values import Message, Origin
 
@@ -387,7 +387,7 @@ def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int, int], Dead]:
     check_version(item, key=key)
     letter = Dead(
         id=item["id"]["S"],
-        body=item["body"]["S"],
+        body=body_of(item) or "",
         attempts=_number(item, "attempts"),
         error=_text(item, "error"),
         stored_ms=_number(item, "stored"),
@@ -398,9 +398,9 @@ def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int, int], Dead]:
 
 def dead_message(letter: Dead) -> Message:
     """A dead letter's message as the contract gives it."""
-    return Message(
+    return unreadable.message_of(
+        letter.body,
         id=letter.id,
-        event=json.loads(letter.body),
         attempt=letter.attempts,
         stored_at_ms=letter.stored_ms,
         promised=True,
@@ -420,16 +420,22 @@ def body_item(pk: str, message_id: str, reference: Reference, text: str, now_ms:
     return {name: typed(value) for name, value in found.items()}
 
 
+def body_of(item: Item) -> str | None:
+    """The text in the item of a large body or of a dead letter; ``None`` where there is none."""
+    return _text(item, "body") if "S" in item.get("body", {}) else None
+
+
 def seconds(now_ms: int) -> int:
     """Whole epoch seconds, as TTL wants them."""
     return now_ms // 1_000
 
 
-def message_of(stored: Stored, text: str) -> Message:
-    """A stored message as the contract gives it."""
-    return Message(
+def message_of(stored: Stored, text: str | None) -> Message:
+    """A stored message as the contract gives it. Without its text, TTL has taken that."""
+    return unreadable.message_of(
+        text,
+        why_gone=f"it is gone, as it was stored more than {KEPT_S // 86_400} days ago",
         id=stored.id,
-        event=json.loads(text),
         attempt=stored.attempts,
         stored_at_ms=stored.stored_ms,
         due_at_ms=stored.due_ms,

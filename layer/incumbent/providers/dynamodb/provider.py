@@ -1,5 +1,6 @@
 """The DynamoDB provider: each call one conditional update; where it is refused, the rules decide on what it shows."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.grants import Grants
 from incumbent.providers.dynamodb.steps import Step, Steps, When, expires_in_ms, in_doubt, until, waiting
 from incumbent.providers.dynamodb.table import Answer, Call, Table
+from incumbent.providers.unreadable import claim_readable, go_on_readable, readable
 from incumbent.rules import KeyState
 from incumbent.validation import (
     check_key,
@@ -62,8 +64,9 @@ class DynamoDBProvider:
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
     that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
     claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
-    holder leaves; one more for each dead letter, and for a refusal that tells no old item, as where there is none. A
-    body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it.
+    holder leaves; one more for each dead letter, and for a refusal that tells no old item, as where there is none;
+    three more for a message whose body cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a
+    put, a delete, and a read when another run gets it.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
@@ -190,6 +193,35 @@ class DynamoDBProvider:
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
         """M1. ``MessageTooLarge`` comes at 384 KiB whatever the policy says: DynamoDB's items end at 400."""
+        return claim_readable(
+            lambda: self._claim(
+                key,
+                owner,
+                ttl_ms,
+                message,
+                ticket=ticket,
+                as_ticket=as_ticket,
+                route=route,
+                origin=origin,
+                policy=policy,
+            ),
+            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
+            message,
+        )
+
+    def _claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None,
+        as_ticket: bool,
+        route: bool,
+        origin: Origin | None,
+        policy: Policy,
+    ) -> Claim:
         check_lease(key, owner, ttl_ms)
         names, text = [owner], ""
         if ticket is not None:
@@ -230,6 +262,34 @@ class DynamoDBProvider:
         policy: Policy = DEFAULT_POLICY,
     ) -> Released | Continued:
         """M2."""
+        settled = self._settle(
+            key,
+            owner,
+            ttl_ms=ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            policy=policy,
+        )
+        return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
+
+    def _settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy,
+    ) -> Released | Continued:
         check_lease(key, owner, ttl_ms)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
@@ -323,15 +383,13 @@ class DynamoDBProvider:
             raise self._lost(call, owner, step.answer)
         self._grants.remember(key, owner, step.answer.record)
         given = [stored for stored in rules.given(step.answer.record.state) if stored.id not in have]
-        return self._steps.messages(call, given)
+        return readable(self._steps.messages(call, given))
 
     def peek(self, key: str) -> Sequence[Message]:
         """M3. A body that TTL has taken shows as ``None``."""
         call = self._steps.call("peek", check_key(key))
         stored = self._table.read(call).record.state.mail
-        return tuple(
-            item.message_of(message, self._steps.text(call, message.id, message.body) or "null") for message in stored
-        )
+        return tuple(item.message_of(message, self._steps.text(call, message.id, message.body)) for message in stored)
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """M8. Reads the index and each key in it that may be an orphan by now, long runs included."""

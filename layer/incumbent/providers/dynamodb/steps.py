@@ -148,34 +148,24 @@ class Steps:
                 self.table.sweep(call, item.body_name(message.id, message.body))
 
     def text(self, call: Call, message_id: str, body: str) -> str | None:
-        """The text of a message; a large one is read, and ``None`` when TTL has taken it."""
+        """The text of a message; a large one is read, and ``None`` when it is gone."""
         if not isinstance(body, Reference):
             return body
         found = self.table.get(call, item.body_name(message_id, body))
         if found is None:
             return None
         item.check_version(found, key=call.key)
-        return str(found["body"]["S"])
+        return item.body_of(found)
 
     def messages(
         self, call: Call, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None
     ) -> tuple[Message, ...]:
-        """Messages for a run, with their texts; ``own`` are texts that the caller has at hand.
-
-        Raises ``LeaseUnavailable`` for a message whose text is gone: after 14 days TTL takes it. Its delivery is
-        counted, so that it becomes a dead letter in the end.
-        """
-        found: list[Message] = []
-        for message in stored:
-            text = (own or {}).get((message.id, message.body)) or self.text(call, message.id, message.body)
-            if text is None:
-                raise LeaseUnavailable(
-                    f"{call.name} of key {call.key!r}: the body of message {message.id!r} is gone, as it was stored "
-                    "more than 14 days ago; it becomes a dead letter when its attempts are used up",
-                    key=call.key,
-                )
-            found.append(item.message_of(message, text))
-        return tuple(found)
+        """Messages for a run, with their texts; ``own`` are texts that the caller has at hand."""
+        texts = own or {}
+        return tuple(
+            item.message_of(each, texts.get((each.id, each.body)) or self.text(call, each.id, each.body))
+            for each in stored
+        )
 
     def owner(self, answer: Answer[A]) -> str | None:
         """Who holds the key, by the strangers' edge (R3)."""

@@ -1,5 +1,6 @@
 """The Redis and Valkey provider: a key's lease and mailbox in one hash slot, one Lua script a call."""
 
+import functools
 import json
 import threading
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis.names import Names
 from incumbent.providers.redis.server import REPEATED, Client, Server
+from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.rules import shared
 from incumbent.validation import (
     check_key,
@@ -52,8 +54,8 @@ class RedisProvider:
 
     Every call is one request, an EVALSHA. Beyond that: one EVAL where the server has forgotten the script; what a
     cluster's client asks after MOVED; for ``orphans`` and ``dead_letters(None)`` the SCANs and one request for each
-    key found; and, with ``url``, one INFO at the first call, which warns where the server may evict leases. A replica
-    answers none of them: it may be behind.
+    key found; two for each message whose body cannot be read, where it comes up; and, with ``url``, one INFO at the
+    first call, which warns where the server may evict leases. A replica answers none of them: it may be behind.
 
     The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
     that others who keep to it exclude us and we them. A lease that somebody else has written is *foreign*: messages
@@ -179,6 +181,35 @@ class RedisProvider:
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
         """M1."""
+        return claim_readable(
+            lambda: self._claim(
+                key,
+                owner,
+                ttl_ms,
+                message,
+                ticket=ticket,
+                as_ticket=as_ticket,
+                route=route,
+                origin=origin,
+                policy=policy,
+            ),
+            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
+            message,
+        )
+
+    def _claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None,
+        as_ticket: bool,
+        route: bool,
+        origin: Origin | None,
+        policy: Policy,
+    ) -> Claim:
         check_lease(key, owner, ttl_ms)
         if ticket is not None:
             check_owner(ticket, key, "the ticket")
@@ -250,11 +281,39 @@ class RedisProvider:
         policy: Policy = DEFAULT_POLICY,
     ) -> Released | Continued:
         """M2."""
+        settled = self._settle(
+            key,
+            owner,
+            ttl_ms=ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            policy=policy,
+        )
+        return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
+
+    def _settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy,
+    ) -> Released | Continued:
         check_lease(key, owner, ttl_ms)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
         successor = next_owner or ticket
-        failures = [part for each in (*failed, *dropped) for part in (each.id, each.error, each.after_ms)]
+        failures = [part for each in (*failed, *dropped) for part in (each.id, each.error, _pause(each))]
         sent, answer = self._run(
             "settle",
             key,
@@ -326,7 +385,7 @@ class RedisProvider:
         match answer:
             case [b"taken", fence, _, _, _, *messages]:
                 self._fences.keep(key, owner, fence)
-                return _messages(messages)
+                return readable(_messages(messages))
             case [_, holder]:
                 raise self._lost("take", key, owner, holder)
             case _:
@@ -509,11 +568,15 @@ def _letters(answer: Sequence[bytes]) -> tuple[Message, ...]:
     return tuple(replace(message, due_at_ms=0, promised=True) for message in _messages(answer))
 
 
+def _pause(failure: Failure) -> int | str | None:
+    return "final" if failure.final else failure.after_ms
+
+
 def _message(message_id: bytes, meta: bytes, body: bytes) -> Message:
     kept = json.loads(meta)
-    return Message(
+    return message_of(
+        body,
         id=_text(message_id),
-        event=json.loads(body),
         attempt=kept["attempts"],
         stored_at_ms=kept["stored"],
         due_at_ms=kept["due"],

@@ -9,13 +9,14 @@ from incumbent.contract import is_archive
 from incumbent.errors import ConfigurationError
 from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider
+from incumbent.testing.conformance.unreadable import UnreadableConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, WALKS, Walking
 from incumbent.values import Claimed, Continued, Duplicate, Failure, Idle, Message, Policy, Released
 
 ONCE = Policy(max_attempts=1)
 
 
-class ArchiveConformance(Walking):
+class ArchiveConformance(Walking, UnreadableConformance):
     """Looking at what became of messages, and putting dead letters back."""
 
     def bury(self, provider: ArchiveProvider, key: str, number: int) -> None:

@@ -4,7 +4,8 @@
 --        5 the fence that the owner was granted, '' if not known  6 '1' if repeated
 --        7 '1' if a paused message blocks later ones  8 max_attempts  9 window  10 the pauses, separated by commas
 --        11 to 14: how many messages are handled, failed, dropped, deferred; then these, in this order:
---        the id of each that is handled or deferred; id, error, pause ('' for the policy's) of each other
+--        the id of each that is handled or deferred; id, error, pause ('' for the policy's,
+--        'final' for a dead letter at once) of each other
 -- Answers {'released', stored, buried}; {'continued', fence, PTTL, waiting, buried, id, meta, body ...}; either also when
 -- this very call has done so before (R8), with nothing buried; {'lost', holder}; or, when a repeated call finds no
 -- evidence, {'unknown', holder} (R9).
@@ -24,7 +25,7 @@ for position, outcome in ipairs({ 'handled', 'failed', 'dropped', 'deferred' }) 
         local id, entry = ARGV[at + 1], { outcome = outcome }
         at = at + 1
         if outcome == 'failed' or outcome == 'dropped' then
-            entry.error, entry.pause = ARGV[at + 1], tonumber(ARGV[at + 2])
+            entry.error, entry.pause, entry.final = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 2] == 'final'
             at = at + 2
         end
         named[id] = entry
@@ -68,7 +69,7 @@ local function settle(message, entry)
         remove(message)
     else -- what is promised, even meanwhile, is ours to retry (M3, M6)
         meta.error = entry.error
-        if meta.attempts >= max_attempts then
+        if entry.final or meta.attempts >= max_attempts then
             bury(message, window)
         else
             meta.due = now + (entry.pause or pauses[math.min(math.max(meta.attempts, 1), #pauses)])
