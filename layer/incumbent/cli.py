@@ -14,7 +14,7 @@ from incumbent import operations
 from incumbent.errors import ConfigurationError, IncumbentError
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
-from incumbent.local.invocations import CannotStart, Cloud, OnInvocation, OnLog, check_size
+from incumbent.local.invocations import RETRY_DELAYS_MS, CannotStart, Cloud, OnInvocation, OnLog, check_size
 from incumbent.local.replay import TRACE, Replay
 from incumbent.local.report import summary_lines
 from incumbent.local.scenario import load_scenario
@@ -28,6 +28,8 @@ from incumbent.validation import check_key, fit_message_id, full_key, is_fitted
 from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_LONGEST_MS = 1_800_000  # until nothing runs or is to be retried any more
 
 QUIET = {"POWERTOOLS_METRICS_DISABLED": "true"}  # their lines are for CloudWatch; --env shows them all the same
 
@@ -120,7 +122,7 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
-    parser.add_argument("--provider", choices=PROVIDERS, default="redis", help="where leases and mailboxes are (redis)")
+    parser.add_argument("--provider", choices=PROVIDERS, help="where leases and mailboxes are (as the template says)")
     parser.add_argument("--redis-url", metavar="URL", help="a Redis of yours, in place of an embedded Valkey")
     parser.add_argument(
         "--template", type=Path, default=Path("template.yaml"), metavar="FILE", help="a SAM template (template.yaml)"
@@ -131,6 +133,13 @@ def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
         default=concurrency,
         metavar="N",
         help=f"how many environments each function has at most ({concurrency})",
+    )
+    parser.add_argument(
+        "--retry-after",
+        type=_pauses,
+        default=RETRY_DELAYS_MS,
+        metavar="SECONDS,SECONDS",
+        help="how long a failed asynchronous invocation waits for each retry (60,120, as on Lambda)",
     )
     for option, what in (
         ("--parameter", "set a parameter of the template"),
@@ -144,8 +153,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     say = _printer()
     replay = Replay(scenario, say, show_logs=arguments.logs)
     with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
-        if scenario.description:
-            say(f"{scenario.description} ({arguments.provider})")
+        say(f"{scenario.description or arguments.scenario.name} ({_header(arguments, ready)})")
         spec = find_function(ready.declared, scenario.functions[0])  # all of them use one store
         with archive({**spec.environment, **ready.env, **dict(arguments.env)}) as find:
             summary = replay.run(cloud, find, cold=arguments.cold)
@@ -159,9 +167,11 @@ def _invoke(arguments: argparse.Namespace) -> int:
     event = load_json(arguments.event, "the event")
     check_size(event, asynchronous=arguments.asynchronous)
     say, errors = _printer(), sys.stderr
-    with _cloud(arguments, {}, lambda line: print(line.text, file=errors), lambda _: None) as (cloud, _):
+    with _cloud(arguments, {}, lambda line: print(line.text, file=errors), lambda _: None) as (cloud, ready):
+        cloud.check_function(arguments.function)
+        print(f"{arguments.function} ({_header(arguments, ready)})", file=errors)
         invocation = cloud.submit(arguments.function, event, asynchronous=arguments.asynchronous).result()
-        cloud.wait_idle()
+        cloud.wait_idle(_LONGEST_MS)
     answer = json.dumps(invocation.payload if invocation.ok else invocation.error, indent=2, ensure_ascii=False)
     try:
         say(answer)
@@ -247,7 +257,6 @@ def _ids(arguments: argparse.Namespace, store: operations.Store, key: str) -> li
 def _cloud(
     arguments: argparse.Namespace, env: Mapping[str, str], on_log: OnLog, on_invocation: OnInvocation
 ) -> Iterator[tuple[Cloud, Prepared]]:
-    kind: Any = InProcessLambda if arguments.provider == "memory" else LocalLambda
     with (
         prepared(
             arguments.template,
@@ -256,15 +265,33 @@ def _cloud(
             parameters=dict(arguments.parameter),
             given=dict(arguments.env),
         ) as ready,
-        kind(
+        _kind_of_cloud(ready.provider)(
             ready.declared,
             env={**QUIET, **ready.env, **env, **dict(arguments.env)},
             concurrency=arguments.concurrency,
+            retry_delays_ms=arguments.retry_after,
             on_log=on_log,
             on_invocation=on_invocation,
         ) as cloud,
     ):
         yield cloud, ready
+
+
+def _kind_of_cloud(provider: str) -> Any:
+    return InProcessLambda if provider == "memory" else LocalLambda
+
+
+def _header(arguments: argparse.Namespace, ready: Prepared) -> str:
+    """On what it runs, and why, and what is not as on Lambda."""
+    pauses = tuple(arguments.retry_after)
+    if pauses == RETRY_DELAYS_MS:
+        return f"{ready.provider}, {ready.why}"
+    on_lambda = _seconds(RETRY_DELAYS_MS)
+    return f"{ready.provider}, {ready.why}; retries after {_seconds(pauses)} s, on Lambda {on_lambda}"
+
+
+def _seconds(pauses_ms: Sequence[int]) -> str:
+    return ", ".join(f"{pause / 1_000:g}" for pause in pauses_ms)
 
 
 def _printer() -> Callable[[str], None]:
@@ -289,6 +316,16 @@ def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)
+
+
+def _pauses(text: str) -> tuple[int, ...]:
+    try:
+        pauses = tuple(round(float(each) * 1_000) for each in text.split(","))
+    except (ValueError, OverflowError):
+        pauses = (-1,)
+    if not all(0 <= pause <= _LONGEST_MS for pause in pauses):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one or more numbers of seconds, such as 60,120")
+    return pauses
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import pytest
 
 from incumbent.cli import main
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.testing.servers import ValkeyServer
 from tests.local.conftest import TEMPLATE
 
 EVENT = TEMPLATE.parent / "events" / "message.json"
@@ -45,7 +46,8 @@ def test_a_replay_tells_every_invocation_and_closes_with_the_counts(
     file = scenario(step(0, "a1"), step(0, "b1"), {**step(60, "a2"), "async": True})
     assert main(["replay", file, *COMMON, "--provider", provider, "--concurrency", "2"]) == 0
     out, err = capsys.readouterr()
-    lines = out.splitlines()
+    header, *lines = out.splitlines()
+    assert header == f"scenario.json ({provider}, --provider)"
     assert lines[0].split() == ["time", "thread", "invocation", "message", "what", "happened"]
     assert sorted(line.split(maxsplit=2)[2].split() for line in lines[1:4]) == [
         [message[0], f"step-{message}", message, "owned", "·", "ran", message, "·", "released"]
@@ -132,6 +134,7 @@ def test_invoke_prints_the_answer_and_nothing_else_on_standard_output(capsys: py
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {"message": "m", "provider": "none", "lambda": True}
+    assert err.splitlines()[0] == "TracedFunction (none, --provider)"
     assert '"claimed"' in err
 
 
@@ -400,10 +403,188 @@ def test_an_invocation_of_two_threads_keeps_to_its_column(tmp_path: Path, capsys
     file.write_text(json.dumps({"function": "OrdersFunction", "event": event, "steps": [{"at_ms": 0, "id": "batch"}]}))
     words = ["--template", str(ROOT / "template.yaml"), "--provider", "redis", "--concurrency", "1"]
     main(["replay", str(file), *words])
-    head, *lines = [line for line in capsys.readouterr().out.splitlines() if line][1:]
+    _, head, *lines = [line for line in capsys.readouterr().out.splitlines() if line][1:]
     line = next(line for line in [head, *lines] if " batch " in line)
     assert re.match(r" *\d+ ms  \S+ \+1 +batch", line)
     assert line.index(" batch ") == len("     time  thread          ") - 1
+
+
+PROVIDER_TEMPLATE = """
+Parameters: {{Provider: {{Type: String, Default: {default}}}}}
+Globals: {{Function: {{CodeUri: ., Handler: app.handler}}}}
+Resources:
+  F:
+    Type: AWS::Serverless::Function
+    Properties: {{Environment: {{Variables: {{INCUMBENT_PROVIDER: {named}}}}}}}
+  G: {{Type: AWS::Serverless::Function, Properties: {{Environment: {{Variables: {{INCUMBENT_PROVIDER: {other}}}}}}}}}
+"""
+
+
+@pytest.mark.parametrize("command", ["replay", "invoke"])
+@pytest.mark.parametrize(
+    ("named", "other", "words", "header"),
+    [
+        ("!Ref Provider", "!Ref Provider", [], "memory, as template.yaml says"),
+        ("!Ref Provider", "!Ref Provider", ["--parameter", "Provider=none"], "none, as template.yaml says"),
+        ("dynamodb", "!Ref AWS::NoValue", ["--provider", "none"], "none, --provider"),
+        ("dynamodb", "dynamodb", ["--env", "INCUMBENT_PROVIDER=none"], "none, --env INCUMBENT_PROVIDER"),
+        ("dynamodb", "dynamodb", [], "dynamodb, as template.yaml says"),
+        ("!Ref AWS::NoValue", "!Ref AWS::NoValue", [], "redis, since template.yaml names no provider"),
+        ("dynamodb", "dynamodb", ["--redis-url", "URL"], "redis, --redis-url"),
+    ],
+)
+def test_provider_is_the_one_that_the_template_names(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    valkey_server: ValkeyServer,
+    *,
+    command: str,
+    named: str,
+    other: str,
+    words: list[str],
+    header: str,
+) -> None:
+    """Unless an option says otherwise; the header says which it is, and why. The function gets the same."""
+    (tmp_path / "app.py").write_text(
+        "import os\ndef handler(event, context):\n    return os.environ['INCUMBENT_PROVIDER']\n"
+    )
+    template = PROVIDER_TEMPLATE.format(default="memory", named=named, other=other)
+    (tmp_path / "template.yaml").write_text(template)
+    (tmp_path / "event.json").write_text("{}")
+    (tmp_path / "s.json").write_text('{"function": "F", "event": "event.json", "steps": [{"at_ms": 0}]}')
+    own = {"replay": [str(tmp_path / "s.json")], "invoke": ["F", "-e", str(tmp_path / "event.json")]}[command]
+    options = [each.replace("URL", valkey_server.url) if each == "URL" else each for each in words]
+    assert main([command, *own, "--template", str(tmp_path / "template.yaml"), "--concurrency", "1", *options]) == 0
+    out, err = capsys.readouterr()
+    said = out if command == "replay" else err
+    assert said.splitlines()[0].endswith(f"({header})")
+    if command == "invoke":
+        assert json.loads(out) == header.partition(",")[0]
+
+
+@pytest.mark.parametrize(
+    ("named", "other", "words", "told"),
+    [
+        ("redis", "dynamodb", [], "name several providers (dynamodb, redis): choose by --provider"),
+        ("valkey", "valkey", [], "INCUMBENT_PROVIDER is 'valkey' (as template.yaml says); known here are redis"),
+        (
+            "redis",
+            "redis",
+            ["--provider", "none", "--redis-url", "redis://x"],
+            "a Redis URL is given",
+        ),
+    ],
+)
+def test_provider_that_cannot_be_chosen_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, named: str, other: str, words: list[str], told: str
+) -> None:
+    """Nothing is guessed."""
+    (tmp_path / "template.yaml").write_text(PROVIDER_TEMPLATE.format(default="x", named=named, other=other))
+    assert main(["invoke", "F", "-e", str(EVENT), "--template", str(tmp_path / "template.yaml"), *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert told in err
+
+
+def test_this_projects_own_template_runs_on_dynamodb(capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is deployed unless somebody says otherwise."""
+    words = ["-e", str(ROOT / "events" / "sqs-standard.json"), "--template", str(ROOT / "template.yaml")]
+    assert main(["invoke", "OrdersFunction", *words]) == 0
+    assert capsys.readouterr().err.startswith("OrdersFunction (dynamodb, as template.yaml says)\n")
+
+
+@pytest.mark.parametrize("provider", ["none", "memory"])
+def test_retries_are_told_and_shorter_pauses_too(
+    scenario: Any, capsys: pytest.CaptureFixture[str], provider: str
+) -> None:
+    """They are Lambda's unless an option shortens them, and then the header says so."""
+    file = scenario({"at_ms": 0, "async": True, "set": {"do": "raise", "text": "no"}}, function="ShortFunction")
+    assert main(["replay", file, *COMMON, "--provider", provider, "--concurrency", "1", "--retry-after", "0.02,5"]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].endswith(f"({provider}, --provider; retries after 0.02, 5 s, on Lambda 60, 120)")
+    assert "error: RuntimeError: no · retried in 0.02 s" in out
+    assert "step-1 again" in out
+    assert "step-1" in out.splitlines()[-1]
+
+
+def test_retry_of_a_killed_owner_comes_after_its_lease(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With pauses that are to the ttl as Lambda's are to 30 seconds, the retry finds the key free and runs."""
+    (tmp_path / "app.py").write_text(
+        "import os, pathlib\n"
+        "from incumbent import leased\n"
+        "@leased(key='k', ttl_ms=600)\n"
+        "def handler(event, context):\n"
+        "    died = pathlib.Path(__file__).with_name('died')\n"
+        "    if not died.exists():\n"
+        "        died.touch()\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "template.yaml").write_text(
+        "Resources: {F: {Type: AWS::Serverless::Function, Properties: {Handler: app.handler, CodeUri: .}}}"
+    )
+    (tmp_path / "event.json").write_text("{}")
+    (tmp_path / "s.json").write_text('{"function": "F", "event": "event.json", "steps": [{"at_ms": 0, "async": true}]}')
+    words = [str(tmp_path / "s.json"), "--template", str(tmp_path / "template.yaml"), "--retry-after", "1.2,2.4"]
+    assert main(["replay", *words, "--provider", "redis", "--concurrency", "1"]) == 0
+    closing = capsys.readouterr().out.splitlines()[-1]
+    assert closing == "sent 1, handled once 1, routed 0, owners 2, overlaps 0, lost 0, handled twice 0"
+
+
+@pytest.mark.parametrize("pauses", ["", "x", "-1", "nan", "1e9", "1,,2"])
+def test_pauses_are_numbers_of_seconds(pauses: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anything else is refused with the usage."""
+    with pytest.raises(SystemExit):
+        main(["invoke", "F", "-e", "e", f"--retry-after={pauses}"])
+    assert "such as 60,120" in capsys.readouterr().err
+
+
+def test_what_brings_no_message_or_gives_records_back_is_not_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A status page, the sweeper, and a batch of which one record failed: 0, and the record is refused."""
+    (tmp_path / "app.py").write_text(
+        "from incumbent import leased_function\n"
+        "from incumbent.providers import from_env\n"
+        "from incumbent.sweeper import sweep\n"
+        "@leased_function(key_jmespath='body')\n"
+        "def apply(record):\n"
+        "    if record['body'] == 'bad':\n"
+        "        raise ValueError(record['body'])\n"
+        "def batch(event, context):\n"
+        "    failures = []\n"
+        "    for record in event['Records']:\n"
+        "        try:\n"
+        "            apply(record)\n"
+        "        except ValueError:\n"
+        "            failures.append({'itemIdentifier': record['messageId']})\n"
+        "    return {'batchItemFailures': failures}\n"
+        "def status(event, context):\n"
+        "    return {'statusCode': 200, 'body': 'ok'}\n"
+        "def sweeper(event, context):\n"
+        "    sweep(from_env(), None)\n"
+    )
+    (tmp_path / "template.yaml").write_text(
+        "Globals: {Function: {CodeUri: .}}\nResources:\n"
+        + "".join(
+            f"  {name}: {{Type: AWS::Serverless::Function, Properties: {{Handler: app.{name.lower()}}}}}\n"
+            for name in ("Batch", "Status", "Sweeper")
+        )
+    )
+    records = [{"messageId": f"m{at}", "body": body} for at, body in enumerate(("good", "bad", "fine"))]
+    for record in records:
+        record |= {"eventSource": "aws:sqs", "receiptHandle": "r", "attributes": {}}  # type: ignore[dict-item]
+    (tmp_path / "event.json").write_text(json.dumps({"Records": records}))
+    steps = [{"at_ms": 0, "function": name} for name in ("Batch", "Status", "Sweeper")]
+    (tmp_path / "s.json").write_text(json.dumps({"event": "event.json", "steps": steps}))
+    words = [str(tmp_path / "s.json"), "--template", str(tmp_path / "template.yaml"), "--provider", "redis"]
+    assert main(["replay", *words, "--concurrency", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of 3 records given back" in out
+    assert "sent 3, handled once 2, routed 0, owners 3, overlaps 0, lost 0, handled twice 0, refused 1" in out
+    assert out.splitlines()[-2:] == [
+        "refused: m1",
+        "without a message, since no @leased and no send told of one: step-2, step-3",
+    ]
 
 
 @pytest.mark.parametrize("command", ["replay", "invoke"])

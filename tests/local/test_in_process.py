@@ -48,13 +48,25 @@ def test_what_is_printed_belongs_to_its_invocation_and_reaches_nobody_else(
 def test_a_failed_asynchronous_invocation_is_retried() -> None:
     """As often as the template says, under the same request id."""
     ended: list[Invocation] = []
-    with InProcessLambda(FUNCTIONS, on_invocation=ended.append) as cloud:
+    with InProcessLambda(FUNCTIONS, on_invocation=ended.append, retry_delays_ms=(30,)) as cloud:
         last = cloud.submit("ShortFunction", {"do": "raise", "text": "no"}, asynchronous=True).result()
     assert (last.attempt, last.outcome) == (2, Outcome.ERROR)
     assert last.error is not None
     assert (last.error["errorType"], last.error["errorMessage"]) == ("RuntimeError", "no")
     assert "app.py" in last.error["stackTrace"][0]
     assert [(each.attempt, each.request_id) for each in ended] == [(1, last.request_id), (2, last.request_id)]
+    assert ended[1].started_at_ms - ended[0].ended_at_ms >= 29
+    assert [each.retried_in_ms for each in ended] == [30, None]
+
+
+def test_what_is_still_to_be_retried_does_not_hold_up_the_end() -> None:
+    """Its pause is a minute, as on Lambda."""
+    ended: list[Invocation] = []
+    with InProcessLambda(FUNCTIONS, on_invocation=ended.append) as cloud:
+        cloud.submit("ShortFunction", {"do": "raise", "text": "no"}, asynchronous=True)
+        with pytest.raises(TimeoutError):
+            cloud.wait_idle(200)
+    assert [each.retried_in_ms for each in ended] == [60_000]
 
 
 def test_nothing_stays_behind() -> None:

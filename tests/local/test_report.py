@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pytest
 
 from incumbent.local import Invocation, Outcome
 from incumbent.local.report import (
@@ -205,11 +207,97 @@ def test_what_was_turned_away_or_is_dead_is_counted_by_name_and_not_lost() -> No
     assert summary_lines(summary)[0].endswith("turned away 1, dead 1")
 
 
-def test_an_answer_without_any_trace_counts_as_lost() -> None:
-    """Nobody can say what became of its message; the summary says why that may be."""
+def test_an_answer_without_any_trace_brought_no_message() -> None:
+    """A status page: nothing is lost with it. It is named, in case that a decorator was forgotten."""
     summary = summarise(GOOD, [*GOOD_ANSWERS, answered("c")])
-    assert (summary.sent, summary.lost, summary.untraced) == (3, ("step-c",), ("step-c",))
-    assert summary_lines(summary)[-1] == "without any trace, so perhaps without @leased: step-c"
+    assert summary.good
+    assert (summary.sent, summary.lost, summary.untraced) == (2, (), ("step-c",))
+    assert summary_lines(summary)[-1] == "without a message, since no @leased and no send told of one: step-c"
+    alone = summarise([], [answered("c")])
+    assert alone.good
+    assert alone.sent == 0
+
+
+def test_a_sweeper_brought_no_message_either() -> None:
+    """It tells facts, of keys that others had."""
+    swept = [
+        Fact(t_ms=1, fact="orphan", key="app/t", request_id="s", outcome="woken"),
+        Fact(t_ms=2, fact="swept", request_id="s", waiting=1),
+    ]
+    summary = summarise([*GOOD, *swept], [*GOOD_ANSWERS, answered("s")])
+    assert summary.good
+    assert (summary.sent, summary.untraced) == (2, ())
+
+
+def test_an_error_without_any_trace_is_refused() -> None:
+    """Its caller was told no, whatever it was."""
+    summary = summarise(GOOD, [*GOOD_ANSWERS, answered("c", accepted=False)])
+    assert (summary.sent, summary.refused, summary.untraced) == (3, ("step-c",), ())
+
+
+def sqs(number: int) -> dict[str, str]:
+    """A record of a queue."""
+    return {"messageId": f"m{number}", "body": "{}"}
+
+
+def kinesis(number: int) -> dict[str, object]:
+    """A record of a stream: its answer calls it by another name than its message has."""
+    return {"eventID": f"m{number}", "kinesis": {"sequenceNumber": f"49{number}"}}
+
+
+def change(number: int) -> dict[str, object]:
+    """A record of a table's stream."""
+    return {"eventID": f"m{number}", "dynamodb": {"SequenceNumber": f"49{number}"}}
+
+
+@pytest.mark.parametrize(
+    ("record", "identifiers", "refused"),
+    [
+        (sqs, [], []),
+        (sqs, ["m2"], ["m2"]),
+        (sqs, ["m1", "m3"], ["m1", "m3"]),
+        (sqs, ["nothing of the kind"], ["m1", "m2", "m3"]),
+        (sqs, [""], ["m1", "m2", "m3"]),
+        (sqs, [None], ["m1", "m2", "m3"]),
+        (kinesis, ["492"], ["m2", "m3"]),  # the stream goes on from the first that failed
+        (change, ["493"], ["m3"]),
+        (change, ["m1"], ["m1", "m2", "m3"]),
+    ],
+)
+def test_records_that_are_given_back_are_refused_and_not_lost(
+    record: Callable[[int], dict[str, object]], identifiers: list[str | None], refused: list[str]
+) -> None:
+    """Their source has them still. What was not given back, and that no run handled, is lost."""
+    ended = invocation(
+        event={"Records": [record(number) for number in (1, 2, 3)]},
+        payload={"batchItemFailures": [{"itemIdentifier": each} for each in identifiers]},
+    )
+    facts = [
+        Fact(t_ms=number, fact="claimed", key=f"app/{number}", request_id=ended.request_id, message_id=f"m{number}")
+        for number in (1, 2, 3)
+    ]
+    summary = summarise(facts, [Answer.of(ended)])
+    assert list(summary.refused) == refused
+    assert list(summary.lost) == [each for each in ("m1", "m2", "m3") if each not in refused]
+    if refused:
+        assert f"{len(refused)} of 3 records given back" in Answer.of(ended).told
+
+
+def test_records_whose_messages_have_ids_of_their_own_are_refused_when_one_is_given_back() -> None:
+    """Which of them that was cannot be seen; those that a run handled are handled."""
+    ended = invocation(
+        event={"Records": [sqs(1), sqs(2)]},
+        payload={"batchItemFailures": [{"itemIdentifier": "m1"}]},
+    )
+    facts = [
+        *(
+            Fact(t_ms=1, fact="claimed", key="app/t", request_id=ended.request_id, message_id=f"own-{number}")
+            for number in (1, 2)
+        ),
+        *ran(1, 2, f"{ended.request_id}.x", ["own-2"]),
+    ]
+    summary = summarise(facts, [Answer.of(ended)])
+    assert (summary.refused, summary.lost, summary.handled_once) == (("own-1",), (), 1)
 
 
 def test_a_woken_successor_sends_nothing() -> None:
@@ -254,7 +342,7 @@ def test_a_story_names_invocations_as_the_scenario_does() -> None:
     assert thread_of("bare") == "bare"
 
 
-def invocation(outcome: Outcome = Outcome.OK, payload: object = None) -> Invocation:
+def invocation(outcome: Outcome = Outcome.OK, payload: object = None, event: object = None) -> Invocation:
     """An invocation that ended."""
     return Invocation(
         request_id="r",
@@ -270,7 +358,7 @@ def invocation(outcome: Outcome = Outcome.OK, payload: object = None) -> Invocat
         started_at_ms=0,
         ended_at_ms=7,
         outcome=outcome,
-        event={},
+        event=event,
         payload=payload,
         error=None if outcome is Outcome.OK else {"errorType": "E", "errorMessage": "why"},
         logs=(),

@@ -22,6 +22,7 @@ from incumbent.local.closed import closed, closed_process
 from incumbent.local.files import parse_json
 from incumbent.local.fleet import request_id
 from incumbent.local.invocations import (
+    RETRY_DELAYS_MS,
     CannotStart,
     Invocation,
     Listeners,
@@ -32,9 +33,11 @@ from incumbent.local.invocations import (
     Pending,
     encode,
     ignore,
+    retry_delay_ms,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.template import LATEST, Function, FunctionSpec, find_function
+from incumbent.local.timers import Timers
 from incumbent.local.wire import Server
 
 _ENVIRONMENT = "process"
@@ -69,8 +72,8 @@ class InProcessLambda:
     """Calls handlers in ``concurrency`` threads a function; a context manager, one at a time in a process.
 
     While it is open, what is printed goes to ``on_log``, the functions' variables are the process's, all of them
-    together, and boto3 finds no AWS but the Invoke API of this one. Failed asynchronous invocations are retried at
-    once. A trace id and a client context go no further.
+    together, and boto3 finds no AWS but the Invoke API of this one. Failed asynchronous invocations are retried as
+    by `LocalLambda`. A trace id and a client context go no further.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class InProcessLambda:
         *,
         env: Mapping[str, str] | None = None,
         concurrency: int = 8,
+        retry_delays_ms: Sequence[int] = RETRY_DELAYS_MS,
         on_log: OnLog = ignore,
         on_invocation: OnInvocation = ignore,
         clock: Clock = SYSTEM_CLOCK,
@@ -88,6 +92,8 @@ class InProcessLambda:
         self._specs = [each for each in functions if isinstance(each, FunctionSpec)]
         self._env = dict(env or {})
         self._clock = clock
+        self._retry_delays_ms = tuple(retry_delays_ms)
+        self._timers = Timers(clock)
         self._listeners = Listeners(on_log, on_invocation)
         self._changed = threading.Condition()
         self._outstanding = 0
@@ -109,6 +115,7 @@ class InProcessLambda:
         self._stack.enter_context(contextlib.redirect_stderr(_Lines(self._printed)))
         for threads in self._threads.values():
             self._stack.callback(threads.shutdown)
+        self._stack.callback(self._timers.close)
         self._api.start()
         return self
 
@@ -155,30 +162,32 @@ class InProcessLambda:
         spec, arn = self._find(function)
         pending = Pending(request_id())
         sent_at_ms = self._clock.now().wall_ms
-        attempts = 1 + (spec.max_retry_attempts if asynchronous else 0)
 
-        def run() -> None:
-            for attempt in range(1, attempts + 1):
-                invocation = self._attempt(
-                    spec,
-                    parse_json(body),
-                    pending.request_id,
-                    arn=arn,
-                    label=label,
-                    asynchronous=asynchronous,
-                    attempt=attempt,
-                    sent_at_ms=sent_at_ms,
-                )
-                self._listeners.invocation(invocation)
-                if invocation.ok:
-                    break
+        def run(attempt: int) -> None:
+            invocation = self._attempt(
+                spec,
+                parse_json(body),
+                pending.request_id,
+                arn=arn,
+                label=label,
+                asynchronous=asynchronous,
+                attempt=attempt,
+                sent_at_ms=sent_at_ms,
+            )
+            self._listeners.invocation(invocation)
+            if invocation.retried_in_ms is not None:
+                self._timers.after(invocation.retried_in_ms, lambda: begin(attempt + 1))
+                return
             with self._changed:
                 self._outstanding -= 1
                 self._changed.notify_all()
             pending.resolve(invocation)
 
+        def begin(attempt: int) -> None:
+            self._threads[spec.logical_id].submit(run, attempt)
+
         with self._changed:
-            self._threads[spec.logical_id].submit(run)
+            begin(1)
             self._outstanding += 1
         return pending
 
@@ -195,8 +204,8 @@ class InProcessLambda:
         except Exception as cause:
             raise CannotStart(f"{function} cannot start: {type(cause).__name__}: {cause}") from cause
 
-    def wait_idle(self, timeout_ms: int = 60_000) -> None:
-        """Wait until no invocation runs or waits, and raise what a listener raised.
+    def wait_idle(self, timeout_ms: int = 300_000) -> None:
+        """Wait until no invocation runs, waits or is to be retried, and raise what a listener raised.
 
         Raises:
             TimeoutError: that took longer than ``timeout_ms``.
@@ -244,6 +253,7 @@ class InProcessLambda:
                 "stackTrace": traceback.format_tb(raised.__traceback__)[1:],  # without this frame
             }
         self._current.work = None
+        again = asynchronous and error is not None and attempt <= spec.max_retry_attempts
         return Invocation(
             request_id=request_id,
             label=label,
@@ -262,6 +272,7 @@ class InProcessLambda:
             payload=payload,
             error=error,
             logs=tuple(lines),
+            retried_in_ms=retry_delay_ms(self._retry_delays_ms, attempt) if again else None,
         )
 
     def _handler(self, spec: FunctionSpec) -> Callable[[Any, Context], Any]:

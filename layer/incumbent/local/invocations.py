@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -53,7 +53,8 @@ class Invocation:
     Times are epoch milliseconds. ``sent_at_ms`` is when the caller asked, ``started_at_ms`` when a process
     was given it (for an init error: when it was given up). ``attempt`` counts from 1; the attempts of one
     asynchronous invocation share their request id. ``payload`` is what the handler returned, ``error`` what
-    Lambda would tell its caller: ``errorType``, ``errorMessage`` and, from Python, ``stackTrace``.
+    Lambda would tell its caller: ``errorType``, ``errorMessage`` and, from Python, ``stackTrace``. ``retried_in_ms`` is
+    the pause before the next attempt, ``None`` where this was the last one.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class Invocation:
     payload: Any
     error: Mapping[str, Any] | None
     logs: tuple[LogLine, ...]
+    retried_in_ms: int | None = None
 
     @property
     def id(self) -> str:
@@ -118,6 +120,15 @@ class Pending:
         return self._result
 
 
+RETRY_DELAYS_MS = (60_000, 120_000)
+"""The pauses before the first and the second retry of an asynchronous invocation, as Lambda has them."""
+
+
+def retry_delay_ms(delays_ms: Sequence[int], attempt: int) -> int:
+    """Return the pause after an attempt, counted from 1; the last pause counts for all further ones."""
+    return delays_ms[min(attempt, len(delays_ms)) - 1] if delays_ms else 0
+
+
 class Cloud(Protocol):
     """What can be asked to invoke functions: processes (`LocalLambda`) or threads (`InProcessLambda`)."""
 
@@ -133,7 +144,7 @@ class Cloud(Protocol):
         """Have ``environments`` of the function ready before the first invocation; all unless given."""
         ...
 
-    def wait_idle(self, timeout_ms: int = 60_000) -> None:
+    def wait_idle(self, timeout_ms: int = 300_000) -> None:
         """Wait until no invocation runs, waits or is to be retried; raise TimeoutError if that takes longer."""
         ...
 

@@ -79,7 +79,7 @@ class Replay:
             self._names[request_id] = f"successor-{self._successors}"
         return self._names[request_id]
 
-    def run(self, cloud: Cloud, find: Find, *, cold: bool = False, timeout_ms: int = 300_000) -> Summary:
+    def run(self, cloud: Cloud, find: Find, *, cold: bool = False, timeout_ms: int = 1_800_000) -> Summary:
         """Send everything, wait until nothing goes on any more, and count.
 
         ``find`` asks the functions' store. ``cold`` starts with no environment ready. It waits for invocations and

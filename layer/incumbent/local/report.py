@@ -8,7 +8,10 @@ the answers that the callers got they decide:
 * an *overlap* is two runs of one key, by different owners, that share an instant;
 * a message is *handled* by each run that ended with the outcome ``handled`` and named it;
 * a message whose invocation was answered well, but which no run handled, which was not turned away in that
-  answer, and which is not among the dead, is *waiting* if the store has it still, and else *lost*.
+  answer, and which is not among the dead, is *waiting* if the store has it still, and else *lost*;
+* a message that its invocation's answer gives back to its source (``batchItemFailures``) is *refused*: the source
+  has it still;
+* an invocation that was answered well and told of no message brought none: a status page, the sweeper.
 """
 
 import json
@@ -29,6 +32,7 @@ _MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
 _HTTP_REFUSED = 400
 _MOST_NAMES = 12
 _TICKET = "ticket."
+_MADE_UP = "local-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,8 @@ class Answer:
     """What the caller of one invocation was told, at its last attempt or at one before.
 
     ``label`` is empty where nobody of the scenario asked: a woken successor. ``accepted`` is whether the
-    caller may believe that its message is in good hands; ``told`` is the rest of it, for people.
+    caller may believe that its message is in good hands; ``told`` is the rest of it, for people. ``kept`` are the ids
+    of the batch's records that were not given back to their source; ``None`` where none was given back.
     """
 
     label: str
@@ -64,17 +69,27 @@ class Answer:
     ended_at_ms: float
     accepted: bool
     told: str = ""
+    kept: frozenset[str] | None = None
+
+    def accepts(self, message_id: str) -> bool:
+        """Whether the caller may believe that this message is in good hands.
+
+        Where records were given back, that goes for those alone that are known to be among the others.
+        """
+        return self.accepted and (self.kept is None or message_id in self.kept)
 
     @classmethod
     def of(cls, invocation: Invocation) -> "Answer":
         """Read it from an invocation that has ended."""
         accepted, told = _told(invocation)
+        kept, told_of_batch = _kept(invocation.event, invocation.payload) if accepted else (None, "")
         return cls(
             label=invocation.label,
             request_id=invocation.request_id,
             ended_at_ms=invocation.ended_at_ms,
             accepted=accepted,
-            told=told,
+            told=" · ".join(filter(None, (told, told_of_batch, _told_of_retry(invocation)))),
+            kept=kept,
         )
 
 
@@ -92,7 +107,8 @@ class Run:
 class Summary:
     """What became of everything; the names of messages are sorted.
 
-    ``untraced`` are the labels of invocations that told no fact, each counted as a message of that name.
+    ``untraced`` are the labels of invocations that were answered well and told no fact: they brought no message, unless
+    a decorator was forgotten. One that was answered with an error counts as a message of its label.
     """
 
     sent: int
@@ -118,20 +134,17 @@ class Summary:
 def read_facts(line: str, request_id: str | None = None) -> list[Fact]:
     """Return the facts in a line of a log: none, one, or several where two threads printed at once.
 
-    ``request_id`` is the invocation that printed it, for facts that do not say: ``send`` does not know its own.
+    ``request_id`` is the invocation that printed it, for facts that do not say: ``send`` does not know it, and a leased
+    function that is not given the context makes one up.
     """
     facts = []
     for text in line.split(PREFIX)[1:]:
         try:
             raw, _ = json.JSONDecoder().raw_decode(text)
-            facts.append(_fact({"request_id": request_id, **raw}))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-            RecursionError,
-        ):  # a function's line that only looks like one
+            made_up = str(raw.get("request_id") or _MADE_UP).startswith(_MADE_UP)
+            facts.append(_fact({**raw, "request_id": request_id or raw.get("request_id")} if made_up else raw))
+        except (LookupError, AttributeError, ArithmeticError, ValueError, TypeError, RecursionError):
+            # A function's line that only looks like one.
             continue
     return facts
 
@@ -166,8 +179,9 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _no
 
     sent: dict[str, bool] = {}  # message: whether anybody was told that it is in good hands
     for request_id, answer in last.items():
-        for message in messages.get(request_id) or {answer.label: None}:
-            sent[message] = sent.get(message, False) or answer.accepted
+        for message in messages.get(request_id) or ({} if answer.accepted else {answer.label: None}):
+            sent[message] = sent.get(message, False) or answer.accepts(message)
+    told = {fact.request_id for fact in facts}
     accounted = handled.keys() | dead | turned_away
     stored = _asked([each for each, good in sent.items() if good and each not in accounted], keys, find)
     handled.update(stored["handled"])  # its run's process died before it could tell
@@ -184,7 +198,7 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _no
         refused=_sorted(message for message, accepted in sent.items() if not accepted and not handled[message]),
         turned_away=_sorted(message for message in turned_away if not handled[message]),
         dead=_sorted(dead),
-        untraced=_sorted(answer.label for request_id, answer in last.items() if request_id not in messages),
+        untraced=_sorted(answer.label for name, answer in last.items() if answer.accepted and name not in told),
     )
 
 
@@ -257,7 +271,7 @@ def summary_lines(summary: Summary, name: Callable[[str], str] = str) -> list[st
         if which:
             lines.append(f"{what}: {_some(which)}")
     if summary.untraced:
-        lines.append(f"without any trace, so perhaps without @leased: {_some(summary.untraced)}")
+        lines.append(f"without a message, since no @leased and no send told of one: {_some(summary.untraced)}")
     pairs: dict[str, list[str]] = defaultdict(list)
     for first, second in summary.overlaps:
         pairs[first.key].append(" with ".join(name(run.owner.rpartition(".")[0]) for run in (first, second)))
@@ -336,6 +350,45 @@ def _told(invocation: Invocation) -> tuple[bool, str]:
     if type(status) is int:
         return status < _HTTP_REFUSED, f"HTTP {status}"
     return True, ""
+
+
+def _kept(event: Any, answer: Any) -> tuple[frozenset[str] | None, str]:
+    """The ids of a batch's records that its answer does not give back, and what that is for people.
+
+    As Lambda reads it: an identifier that names no record gives back all; of a stream all that stands behind the first.
+    """
+    failures = answer.get("batchItemFailures") if isinstance(answer, dict) else None
+    records = event.get("Records") if isinstance(event, dict) else None
+    if not failures or not isinstance(failures, list) or not isinstance(records, list):
+        return None, ""
+    names = [_names_of_record(record) for record in records]
+    by_identifier = {identifier: at for at, (identifier, _) in enumerate(names) if identifier}
+    failed = {by_identifier.get(str(each.get("itemIdentifier")) if isinstance(each, dict) else "") for each in failures}
+    if None in failed:
+        failed = set(range(len(names)))
+    elif not any(_is_of_a_queue(record) for record in records):
+        failed = set(range(min(at for at in failed if at is not None), len(names)))
+    kept = frozenset(message_id for at, (_, message_id) in enumerate(names) if at not in failed)
+    return kept, f"{len(failed)} of {len(names)} records given back"
+
+
+def _is_of_a_queue(record: Any) -> bool:
+    return isinstance(record, dict) and "messageId" in record
+
+
+def _names_of_record(record: Any) -> tuple[str, str]:
+    """What a batch's answer calls a record, and the id that its message has unless another is chosen."""
+    if not isinstance(record, dict):
+        return "", ""
+    if _is_of_a_queue(record):
+        return str(record["messageId"]), str(record["messageId"])
+    inner = record.get("kinesis") or record.get("dynamodb")
+    number = inner.get("sequenceNumber") or inner.get("SequenceNumber") if isinstance(inner, dict) else None
+    return str(number or ""), str(record.get("eventID") or "")
+
+
+def _told_of_retry(invocation: Invocation) -> str:
+    return "" if invocation.retried_in_ms is None else f"retried in {invocation.retried_in_ms / 1_000:g} s"
 
 
 def _asked(messages: Iterable[str], keys: Mapping[str, str], find: Find) -> dict[str | None, list[str]]:

@@ -15,6 +15,7 @@ from incumbent.local.environment import Environment, Settings, Work
 from incumbent.local.files import parse_json
 from incumbent.local.fleet import Fleet, request_id
 from incumbent.local.invocations import (
+    RETRY_DELAYS_MS,
     CannotStart,
     Invocation,
     Listeners,
@@ -25,18 +26,13 @@ from incumbent.local.invocations import (
     Pending,
     encode,
     ignore,
+    retry_delay_ms,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.leash import Leash
 from incumbent.local.template import Function, FunctionSpec, Template, find_function
 from incumbent.local.timers import Timers
 from incumbent.local.wire import Server
-
-RETRY_DELAYS_MS = (1_000, 2_000)
-"""The pauses before the first and the second retry of an asynchronous invocation.
-
-Lambda waits one and two minutes; a local run would rather not.
-"""
 
 
 class LocalLambda:
@@ -79,8 +75,9 @@ class LocalLambda:
                 caller is told, and the code runs on.
             freezing: Stop an environment's processes between invocations.
             python: The interpreter that runs the functions, with awslambdaric in it; this one unless given.
-            retry_delays_ms: The pauses before the retries of an asynchronous invocation; the last one counts
-                for all further ones.
+            retry_delays_ms: The pauses before the retries of an asynchronous invocation, Lambda's 60 and 120 seconds
+                unless given; the last one counts for all further ones. Below the ttl, a retry of an invocation that
+                was killed finds its key taken, as it never does on Lambda.
             init_timeout_ms: How long an environment may take until it is ready.
             on_log: Called with each line that is printed, from several threads. What it raises, `wait_idle` raises.
             on_invocation: Called with each attempt that has ended; the same holds for it.
@@ -93,7 +90,7 @@ class LocalLambda:
         if workers_per_environment is not None:
             _check_positive(workers_per_environment=workers_per_environment)
         self._clock = clock
-        self._retry_delays_ms = tuple(retry_delays_ms) or (0,)
+        self._retry_delays_ms = tuple(retry_delays_ms)
         self._listeners = Listeners(on_log, on_invocation)
         self._changed = threading.Condition()
         self._outstanding = 0
@@ -252,7 +249,7 @@ class LocalLambda:
         if error is not None:
             raise CannotStart(f"{function} cannot start: {error['errorType']}: {error['errorMessage']}")
 
-    def wait_idle(self, timeout_ms: int = 60_000) -> None:
+    def wait_idle(self, timeout_ms: int = 300_000) -> None:
         """Wait until no invocation waits, runs or is to be retried and every environment is at rest.
 
         Raises:
@@ -307,6 +304,8 @@ class LocalLambda:
         error: Mapping[str, Any] | None,
     ) -> None:
         now_ms = self._clock.now().wall_ms
+        again = work.asynchronous and outcome is not Outcome.OK and work.attempt <= spec.max_retry_attempts
+        delay_ms = retry_delay_ms(self._retry_delays_ms, work.attempt)
         invocation = Invocation(
             request_id=work.request_id,
             label=work.label,
@@ -325,9 +324,9 @@ class LocalLambda:
             payload=parse_json(payload) if payload else None,
             error=error,
             logs=tuple(work.logs),
+            retried_in_ms=delay_ms if again else None,
         )
         self._listeners.invocation(invocation)
-        again = work.asynchronous and not invocation.ok and work.attempt <= spec.max_retry_attempts
         with self._changed:
             self._invocations.append(invocation)
             again = again and not self._closed
@@ -350,8 +349,6 @@ class LocalLambda:
             sent_at_ms=work.sent_at_ms,
             attempt=work.attempt + 1,
         )
-        delays = self._retry_delays_ms
-        delay_ms = delays[min(work.attempt, len(delays)) - 1]
         self._timers.after(delay_ms, lambda: self._fleets[spec.logical_id].submit(following))
 
     def _printed(self, line: LogLine) -> None:

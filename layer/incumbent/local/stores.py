@@ -1,12 +1,13 @@
 """The store that functions use in a local run: started here, or the caller's own Redis."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incumbent.contract import is_archive
+from incumbent.errors import ConfigurationError
 from incumbent.local.closed import NOWHERE, closed, closed_process
 from incumbent.local.template import Function, FunctionSpec, Template
 from incumbent.providers import from_env
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
 
 PROVIDERS = ("redis", "dynamodb", "memory", "none")
 
+_PROVIDER_VARIABLE = "INCUMBENT_PROVIDER"
 _TABLE_VARIABLE = "INCUMBENT_TABLE_NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Functions with their store running: ``env`` is what each of them needs to find it."""
+    """Functions with their store running: ``env`` is what each of them needs to find it.
+
+    ``why`` says for people by what the provider was chosen.
+    """
 
     declared: tuple[Function, ...]
+    provider: str
+    why: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -37,22 +44,27 @@ class Prepared:
 @contextmanager
 def prepared(
     template: Path | str,
-    provider: str,
+    provider: str | None = None,
     *,
     redis_url: str | None = None,
     parameters: Mapping[str, str] | None = None,
-    given: Collection[str] = (),
+    given: Mapping[str, str] | None = None,
 ) -> Iterator[Prepared]:
     """Read the template for ``provider``, and keep its store running meanwhile.
 
-    ``redis``: a Valkey of its own on a free port, unless ``redis_url`` names one. ``dynamodb``: moto behind
-    one lock, with the tables that the template describes (with the provider's own, where it has none).
+    Unless given, ``provider`` is that of ``redis_url``, else what ``given`` or the template name
+    (``INCUMBENT_PROVIDER``), else ``redis``. ``redis``: a Valkey of its own on a free port, unless ``redis_url`` names
+    one. ``dynamodb``: moto behind one lock, with the tables that the template describes (with the provider's own, where
+    it has none).
     The template's parameters ``Provider`` and ``RedisUrl`` are set where it has them and ``parameters`` does
-    not. ``given`` are the variables that the functions get from elsewhere: the template's values are not read.
+    not. ``given`` are variables that the functions get from elsewhere: the template's values are not read.
 
     Raises:
-        ConfigurationError: the template cannot be read.
+        ConfigurationError: the template cannot be read, its functions name several providers, or ``redis_url`` goes
+            with another provider than ``redis``.
     """
+    given = given or {}
+    provider, why = _chosen(template, provider, redis_url, parameters or {}, given)
     parameter_names = Template.load(template).parameters
 
     def load(**own: str) -> Template:
@@ -60,7 +72,7 @@ def prepared(
         return Template.load(template, {**known, **(parameters or {})})
 
     declared = load(Provider=provider, RedisUrl="").declared(given)  # errors are told before a server starts
-    env = {"INCUMBENT_PROVIDER": provider}
+    env = {_PROVIDER_VARIABLE: provider}
     with ExitStack() as stack:
         if provider == "redis":
             url = redis_url or stack.enter_context(valkey()).url
@@ -76,7 +88,38 @@ def prepared(
             if _TABLE_VARIABLE not in given and not any(named):
                 create_table(client, "incumbent")
                 env[_TABLE_VARIABLE] = "incumbent"
-        yield Prepared(declared=declared, env=env)
+        yield Prepared(declared=declared, provider=provider, why=why, env=env)
+
+
+def _chosen(
+    template: Path | str,
+    provider: str | None,
+    redis_url: str | None,
+    parameters: Mapping[str, str],
+    given: Mapping[str, str],
+) -> tuple[str, str]:
+    """The provider, and by what it was chosen."""
+    if redis_url and provider not in (None, "redis"):
+        raise ConfigurationError(f"a Redis URL is given, but the provider is {provider}: leave one of the two out")
+    if provider:
+        return provider, "--provider"
+    if redis_url:
+        return "redis", "--redis-url"
+    if _PROVIDER_VARIABLE in given:
+        named, why = {given[_PROVIDER_VARIABLE]}, f"--env {_PROVIDER_VARIABLE}"
+    else:
+        functions = Template.load(template, parameters).functions(given)
+        named = {each.environment[_PROVIDER_VARIABLE] for each in functions if _PROVIDER_VARIABLE in each.environment}
+        why = f"as {Path(template).name} says"
+    if not named:
+        return "redis", f"since {Path(template).name} names no provider"
+    if len(named) > 1:
+        names = ", ".join(sorted(named))
+        raise ConfigurationError(f"the functions of {template} name several providers ({names}): choose by --provider")
+    (name,) = named
+    if name not in PROVIDERS:
+        raise ConfigurationError(f"{_PROVIDER_VARIABLE} is {name!r} ({why}); known here are {', '.join(PROVIDERS)}")
+    return name, why
 
 
 @contextmanager
