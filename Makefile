@@ -18,8 +18,9 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Where the same lines run thousands of times, measuring them would take a third of the time. What takes long comes first.
 REPEATED := $(addprefix tests/,conformance faults crashes simulation linearizability lifecycle end_to_end)
-MEASURED := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py)))) tests/conformance/test_memory.py \
-  tests/faults/test_proxy.py
+# Of these folders, the files that are measured all the same; they run once.
+ALSO := tests/conformance/test_memory.py tests/faults/test_proxy.py
+MEASURED := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py)))) $(ALSO)
 SOAKING := $(shell grep -rl 'tests.budgets import' tests --include=*.py)
 TEMPLATE := $(wildcard template.yaml)
 # A replay needs a few packages; only DynamoDB's needs moto. `make setup` installs these and what the tests need.
@@ -48,7 +49,7 @@ demo: $(VENV)/.$(DEMO) ## replay a burst of chat messages (PROVIDER=redis, dynam
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
 test: setup sam lint ## lint, then every test, with coverage
-	$(PYTEST) $(REPEATED)
+	$(PYTEST) $(REPEATED) $(addprefix --ignore=,$(ALSO))
 	$(PYTEST) $(MEASURED) --cov --cov-report=term
 	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
 
