@@ -14,19 +14,29 @@ PACKAGE = ROOT / "layer" / "incumbent"
 LEFT_OUT = ("local/*", "testing/*", "cli.py", "cli/*", "contract.py", "errors.py", "*/secrets.py", "*__init__.py")
 
 CONFORMANCE = "tests/conformance/test_dynamodb.py"
+REDIS_RULES = "tests/unit/test_redis_rules.py"
 DYNALITE = f"{CONFORMANCE}::TestDynalite" if dynalite_available() else MOTO
 Stages = tuple[tuple[str, ...], ...]
 
-# By the path in the package, the first that fits. A stage is one run of pytest that ends with its first failure.
+# Of a module that knows no store, all unit tests but those of the stores.
+UNIT = ("tests/unit", *(f"--ignore={file}" for file in (REDIS, DYNAMODB, REDIS_RULES, "tests/unit/test_servers.py")))
+ON_REDIS = ("-k", "valkey or redis or Valkey or Redis or resp or RESP")
+ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or DynamoDB")
+SCHEDULES = "tests/simulation/test_simulation.py::test_every_rule_holds_in_every_schedule"
+EVERY_STORE = "tests/end_to_end/test_every_store.py"
+
+# By the path in the package, the first that fits. A stage is one run of pytest, by its words,
+# that ends with its first failure.
 STAGES: tuple[tuple[str, Stages], ...] = (
-    ("rules*", ((RULES, MEMORY), ("tests/unit",))),
-    ("providers/memory*", ((MEMORY,), ("tests/unit",), ("tests/end_to_end/test_every_store.py",))),
+    ("rules*", ((RULES, MEMORY), UNIT, (SCHEDULES, REDIS_RULES))),
+    ("providers/memory*", ((MEMORY,), UNIT, (EVERY_STORE, "-k", "memory"))),
     (
         "providers/redis/*",
         (
             (REDIS,),
-            (VALKEY, "tests/unit/test_redis_rules.py"),
-            ("tests/unit", "tests/conformance/test_redis.py", "tests/faults"),
+            (VALKEY, REDIS_RULES),
+            ("tests/faults", EVERY_STORE, "tests/unit", *ON_REDIS),
+            ("tests/conformance/test_redis.py",),
         ),
     ),
     (
@@ -35,10 +45,11 @@ STAGES: tuple[tuple[str, Stages], ...] = (
             (DYNAMODB,),
             (DYNALITE,),
             (MOTO, f"{CONFORMANCE}::TestSeveral"),
-            ("tests/faults", "tests/linearizability", "tests/simulation", "tests/end_to_end/test_every_store.py"),
+            (SCHEDULES,),
+            ("tests/linearizability/test_between.py", "tests/faults", EVERY_STORE, *ON_DYNAMODB),
         ),
     ),
-    ("*", (("tests/unit",), ("tests/end_to_end/test_every_store.py", "tests/functions", "tests/faults"))),
+    ("*", (UNIT, (SCHEDULES, EVERY_STORE, "tests/functions"), ("tests/faults",))),
 )
 
 

@@ -99,8 +99,8 @@ def test_every_changed_file_and_its_tests_exist() -> None:
     assert {file.partition("/")[0] for file in found} >= {"rules.py", "runs.py", "heartbeat.py", "providers"}
     for target in found.values():
         for tests in target.stages:
-            for test in tests:
-                assert (ROOT / test.partition("::")[0]).exists()
+            for word in tests:
+                assert not word.startswith("tests/") or (ROOT / word.partition("::")[0]).exists()
 
 
 def test_same_seed_draws_the_same_faults() -> None:
