@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
-from incumbent import loops, observe, powertools, providers, results
+from incumbent import durable, loops, observe, powertools, providers, results
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, NoopLeaseProvider, check_backend, is_mailbox, resolve_lease_provider
 from incumbent.errors import (
@@ -444,6 +444,8 @@ class _Desk:
             if wake is None and self.passes(event):
                 no_lease: Any = None
                 return _watched(work, raised)(Message(id="unleased", event=_own(event, own_event)), no_lease)
+            durable.refuse(self.options.name, event, context)
+            work = durable.held_to_the_end(self.options.name, work)
             if self.options.logger is not None:
                 work = powertools.with_keys(self.options.logger, work)
             if wake is not None:
