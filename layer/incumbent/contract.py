@@ -278,6 +278,16 @@ class NoopLeaseProvider:
         return True
 
 
+def check_waits(backend: object, ttl_ms: int) -> None:
+    """Refuse a provider whose client may wait longer than a lease of ``ttl_ms`` lives, where the provider can tell.
+
+    It can where it has a method ``check_ttl(ttl_ms)``, which raises ``ConfigurationError``.
+    """
+    check = getattr(backend, "check_ttl", None)
+    if callable(check):
+        check(ttl_ms)
+
+
 def check_backend(backend: object) -> None:
     """Refuse what can only be a mistake: a name, settings, a store's bare client, a class without an instance."""
     of_a_store = type(backend).__module__.partition(".")[0] in _CLIENTS

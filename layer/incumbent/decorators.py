@@ -14,7 +14,14 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 from incumbent import durable, loops, observe, powertools, providers, results
 from incumbent.clock import SYSTEM_CLOCK, Clock
-from incumbent.contract import LeaseProvider, NoopLeaseProvider, check_backend, is_mailbox, resolve_lease_provider
+from incumbent.contract import (
+    LeaseProvider,
+    NoopLeaseProvider,
+    check_backend,
+    check_waits,
+    is_mailbox,
+    resolve_lease_provider,
+)
 from incumbent.errors import (
     ConfigurationError,
     DuplicateMessage,
@@ -837,6 +844,7 @@ def _options(  # noqa: C901, PLR0912 - one check after another
         raise ConfigurationError(f"{name}: target is {others['target']!r}: give a function's name or ARN")
     if others["provider"] is not None:
         check_backend(others["provider"])
+        check_waits(others["provider"], others["settings"].ttl_ms)
     check_waker(others["waker"])
     headers = others["answer_headers"] or {}
     if not isinstance(headers, Mapping) or not all(isinstance(each, str) for pair in headers.items() for each in pair):

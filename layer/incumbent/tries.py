@@ -49,7 +49,7 @@ def budget_ms(ttl_ms: int | None = None) -> int:
     return min(max(ttl_ms // 6, SHORTEST_BUDGET_MS), LONGEST_BUDGET_MS)
 
 
-def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str, advice: str) -> None:
+def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = None, advice: str) -> None:
     """Refuse a wait that somebody has set and that is longer than the lease may live (H10).
 
     ``wait_ms`` is ``None`` where nobody has set one, infinite where a client waits for ever. Raises
@@ -57,7 +57,7 @@ def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str, advice: s
     """
     if wait_ms is not None and ttl_ms is not None and wait_ms > ttl_ms:
         raise ConfigurationError(
-            f"the client for key {key!r} may wait {wait_ms:,.0f} ms for one answer, longer than the lease lives "
+            f"the store's client may wait {wait_ms:,.0f} ms for one answer, longer than the lease lives "
             f"(ttl_ms={ttl_ms:,}): a renewal that is stuck so long loses it. {advice}",
             key=key,
         )

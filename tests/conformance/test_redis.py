@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import redis
+import valkey
 from redis.cluster import RedisCluster
+from valkey.backoff import NoBackoff
+from valkey.cluster import ValkeyCluster
+from valkey.retry import Retry
 
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS
@@ -80,6 +84,12 @@ def _names(client: Any, pattern: str) -> list[str]:
 def unique_prefix() -> str:
     """A prefix that nobody else uses on a shared server."""
     return f"test-{uuid.uuid4().hex[:12]}"
+
+
+def patient(provider: RedisProvider) -> RedisProvider:
+    """Let it take every ttl: the suite has shorter ones than any client waits, and a given client refuses those."""
+    provider._server._set_wait_ms = None  # noqa: SLF001 - what is tested is the client, and the wait in unit tests
+    return provider
 
 
 class _OnValkey(MailboxConformance, ArchiveConformance):
@@ -155,6 +165,16 @@ class TestStandaloneDecoding(TestStandalone):
     may_do_all = False
 
 
+class TestValkeyPy(TestStandalone):
+    """One server, by a client of the package valkey, which the caller makes and closes."""
+
+    def make_other(self, provider: Any) -> RedisProvider:
+        """A client that repeats nothing, and waits a tenth of the shortest ttl at most."""
+        client = valkey.Valkey(port=self.server.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+        self.opened.append(client)
+        return patient(RedisProvider(client=client, key_prefix=self.prefix))
+
+
 class TestCluster(_OnValkey):
     """A server in cluster mode, which refuses a script whose keys lie in two slots; the client may do what it must."""
 
@@ -168,3 +188,13 @@ class TestCluster(_OnValkey):
     def connect(self) -> Any:
         """Return a cluster's bare client."""
         return RedisCluster(host="127.0.0.1", port=self.server.port)
+
+
+class TestValkeyPyCluster(TestCluster):
+    """The same by the package valkey."""
+
+    def make_other(self, provider: Any) -> RedisProvider:
+        """A client that repeats nothing."""
+        client = ValkeyCluster(host="127.0.0.1", port=self.server.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+        self.opened.append(client)
+        return patient(RedisProvider(client=client, key_prefix=self.prefix))

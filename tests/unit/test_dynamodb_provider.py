@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from moto import mock_aws
 
-from incumbent import rules
+from incumbent import leased, leased_function, rules
 from incumbent.errors import (
     ConfigurationError,
     LeaseLost,
@@ -23,6 +23,8 @@ from incumbent.errors import (
 from incumbent.providers.dynamodb import DynamoDBProvider, item, updates
 from incumbent.providers.dynamodb.grants import MOST, Grants
 from incumbent.providers.dynamodb.item import Record
+from incumbent.providers.memory import MemoryProvider
+from incumbent.providers.redis import RedisProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import DynamoDBServer, create_table, dynalite_available
 from incumbent.values import (
@@ -1441,6 +1443,54 @@ def test_inner_retries_count_as_repeated_tries(bench: Bench) -> None:
     wire.faults = [wire.reply_lost]
     claim(wire, "C", 3)
     assert [each.id for each in bench.c.provider.peek("k")] == ["m1", "m2", "m3"]
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        "dynamodb",
+        {},
+        7,
+        boto3,
+        boto3.Session(region_name="eu-central-1"),
+        boto3.resource("dynamodb", region_name="eu-central-1"),
+        boto3.resource("dynamodb", region_name="eu-central-1").Table("t"),
+        boto3.client("s3", region_name="eu-central-1"),
+        boto3.client("dynamodbstreams", region_name="eu-central-1"),
+        MemoryProvider(),
+    ],
+    ids=lambda client: type(client).__name__,
+)
+def test_what_is_not_a_client_is_refused_at_once(client: Any) -> None:
+    """A ``Table`` above all, whose items are in other words."""
+    with pytest.raises(ConfigurationError, match="client is"):
+        DynamoDBProvider(table_name="t", client=client)
+
+
+@pytest.mark.parametrize("more", [{"boto3_session": "default"}, {"boto_config": {"read_timeout": 1}}])
+def test_what_is_not_a_session_or_a_config_is_refused_at_once(more: dict[str, Any]) -> None:
+    """As what is not a client."""
+    with pytest.raises(ConfigurationError, match="boto"):
+        DynamoDBProvider(table_name="t", **more)
+
+
+def test_client_that_waits_longer_than_the_lease_is_refused_at_decoration() -> None:
+    """boto3's default of 60 s is more than a lease lives; the first event would be too late to say so."""
+    client = boto3.client("dynamodb", region_name="eu-central-1")
+    providers = [
+        DynamoDBProvider(table_name="t", client=client),
+        DynamoDBProvider(table_name="t", boto_config=Config(read_timeout=31)),
+        RedisProvider(url="redis://h?socket_timeout=40"),
+    ]
+
+    def handler(event: Any, context: Any) -> Any:
+        """Never called."""
+
+    for decorator in (leased, leased_function):
+        for provider in providers:
+            with pytest.raises(ConfigurationError, match=r"longer than the lease lives \(ttl_ms=30,000\)"):
+                decorator(key="k", provider=provider)(handler)
+            decorator(key="k", provider=provider, ttl_ms=90_000)(handler)
 
 
 def test_own_client_repeats_nothing_and_does_not_wait_long(moto: Bench) -> None:

@@ -10,8 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
@@ -32,7 +36,8 @@ from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import is_archive, is_lease_provider, is_mailbox
 from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers import from_env
-from incumbent.providers.redis import RedisProvider
+from incumbent.providers.memory import MemoryProvider
+from incumbent.providers.redis import RedisProvider, server
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.redis.permissions import SCRIPTS_RUN, acl_rules
 from incumbent.testing import servers
@@ -59,6 +64,14 @@ TTL_MS = 30_000
 DAY_MS = 86_400_000
 EVERYTHING = 10_000
 ONCE = Policy(max_attempts=1)
+
+
+VALKEY_ERRORS = [
+    name
+    for name, kind in vars(valkey.exceptions).items()
+    if isinstance(kind, type)
+    and issubclass(kind, (valkey.exceptions.ValkeyError, valkey.exceptions.ValkeyClusterException))
+]
 
 
 def message(number: int | str = 1) -> Message:
@@ -1502,11 +1515,61 @@ class TestSettings:
             RedisProvider(url=url)
         assert "secret" not in str(error.value)
 
-    @pytest.mark.parametrize("client", [object(), "redis://127.0.0.1", redis.asyncio.Redis()])
+    @pytest.mark.parametrize(
+        "client",
+        [
+            object(),
+            "redis://127.0.0.1",
+            {},
+            7,
+            redis,
+            redis.Redis,
+            redis.Redis().pipeline(),
+            redis.Redis().pubsub(),  # type: ignore[no-untyped-call]
+            redis.ConnectionPool(),
+            redis.asyncio.Redis(),
+            redis.asyncio.RedisCluster("127.0.0.1"),
+            valkey.Valkey,
+            valkey.Valkey().pipeline(),
+            valkey.asyncio.Valkey(),
+            boto3.client("dynamodb", region_name="eu-central-1"),
+            MemoryProvider(),
+        ],
+        ids=lambda client: f"{type(client).__module__}.{type(client).__name__}",
+    )
     def test_client_of_another_kind_is_refused(self, client: Any) -> None:
-        """An asyncio client above all, whose answers would be coroutines."""
-        with pytest.raises(ConfigurationError):
+        """An asyncio client above all, whose answers would be coroutines; a pipeline's would be itself."""
+        with pytest.raises(ConfigurationError, match="client is"):
             RedisProvider(client=client)
+
+    def test_client_of_valkey_is_read_as_one_of_redis(self) -> None:
+        """Its waits are compared with the ttl, and where it repeats commands that is known (R9)."""
+        slow = RedisProvider(client=valkey.Valkey(socket_timeout=None))
+        with pytest.raises(ConfigurationError, match="longer than the lease lives"):
+            slow.acquire_lease("k", "A", TTL_MS)
+        assert server._repeats(valkey.Valkey(retry_on_timeout=True))  # noqa: SLF001 - it cannot be seen from outside
+        assert not server._repeats(valkey.Valkey())  # noqa: SLF001
+
+    @pytest.mark.parametrize("name", VALKEY_ERRORS)
+    def test_errors_of_valkey_are_explained_as_those_of_redis(self, name: str) -> None:
+        """One by one: `LeaseUnavailable` with the same advice, and the error itself among its causes."""
+        kind = getattr(valkey.exceptions, name)
+        arguments = ("1 127.0.0.1:7000",) if issubclass(kind, valkey.exceptions.AskError) else ("it broke",)
+        raised = kind(*arguments)
+        client: Any = valkey.Valkey(socket_timeout=0.1)
+
+        def fail(*_: object, **__: object) -> Any:
+            raise raised
+
+        client.execute_command = fail
+        provider = RedisProvider(client=client)
+        with pytest.raises(LeaseUnavailable) as error:
+            provider.acquire_lease("k", "A", TTL_MS)
+        twin = getattr(redis.exceptions, name.replace("Valkey", "Redis"), None)
+        if twin is not None:
+            assert server._explain(twin(*arguments))[1] in str(error.value)  # noqa: SLF001
+        causes = [error.value.__cause__, getattr(error.value.__cause__, "__cause__", None)]
+        assert raised in causes
 
     def test_nothing_is_asked_before_the_first_call(self) -> None:
         """Not of a cluster either: what is made at import must not connect."""

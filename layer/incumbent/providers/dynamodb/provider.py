@@ -102,6 +102,10 @@ class DynamoDBProvider:
         """Close the connections that the provider has opened itself. A later call opens them again."""
         self._table.close()
 
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a ttl that is shorter than the client may wait for one answer. Raises ``ConfigurationError``."""
+        self._table.check_ttl(ttl_ms)
+
     # --- the lease
 
     def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:

@@ -21,6 +21,7 @@ from incumbent.errors import ConfigurationError, LeaseUnavailable
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, typed
 from incumbent.tries import ask, check_wait, wait_ms
+from incumbent.validation import shown
 from incumbent.values import Message
 
 if TYPE_CHECKING:
@@ -103,6 +104,12 @@ class Table:
         config: Config | None,
         clock: Clock,
     ) -> None:
+        if client is not None:
+            _check_client(client)
+        if session is not None and not callable(getattr(session, "client", None)):
+            raise ConfigurationError(f"boto3_session is {shown(session)}: give a boto3.session.Session")
+        if config is not None and not isinstance(config, Config):
+            raise ConfigurationError(f"boto_config is {shown(config)}: give a botocore.config.Config")
         self._name = name
         self._given = client
         self._ours: dict[tuple[int, int], DynamoDBClient] = {}  # by process, since a child must not share, and wait
@@ -111,17 +118,21 @@ class Table:
         self._clock = clock
         self._lock = threading.Lock()
 
+    def check_ttl(self, ttl_ms: int, key: str | None = None) -> None:
+        """Refuse a ttl that is shorter than the wait that somebody has set."""
+        given = self._given is not None
+        config = self._given.meta.config if self._given is not None else self._config
+        check_wait(_set_wait_ms(config, given=given), ttl_ms, key=key, advice=_SHORTER_WAIT)
+
     def client(self, call: Call) -> "DynamoDBClient":
         """The client that was given, or one of our own whose waits suit the ttl; it is made when first needed.
 
         Raises ``ConfigurationError`` if none can be made, or if somebody has set waits longer than the lease lives.
         """
+        if call.ttl_ms is not None:
+            self.check_ttl(call.ttl_ms, call.key)
         if self._given is not None:
-            check_wait(
-                _set_wait_ms(self._given.meta.config, given=True), call.ttl_ms, key=call.key, advice=_SHORTER_WAIT
-            )
             return self._given
-        check_wait(_set_wait_ms(self._config, given=False), call.ttl_ms, key=call.key, advice=_SHORTER_WAIT)
         waits_ms = wait_ms(call.ttl_ms)
         ours = os.getpid(), waits_ms
         with self._lock:
@@ -366,6 +377,17 @@ def _our_config(waits_ms: int) -> Config:
         retries={"total_max_attempts": 1, "mode": "standard"},
         tcp_keepalive=True,
     )
+
+
+def _check_client(client: object) -> None:
+    """Refuse what is not a client of DynamoDB: a ``Table`` or another resource, another service's, an asyncio one."""
+    asynchronous = any(kind.__module__.startswith("aiobotocore") for kind in type(client).__mro__)
+    asks = all(callable(getattr(client, name, None)) for name in ("update_item", "batch_get_item", "query"))
+    if asynchronous or not asks or not hasattr(getattr(client, "meta", None), "config"):
+        raise ConfigurationError(
+            f"client is {shown(client)}: give boto3.client('dynamodb', config=Config(connect_timeout=1, "
+            "read_timeout=1)); of a boto3 resource or Table that is its .meta.client"
+        )
 
 
 def _set_wait_ms(config: Config | None, *, given: bool) -> float | None:

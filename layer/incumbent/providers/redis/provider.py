@@ -74,7 +74,7 @@ class RedisProvider:
         key_prefix: str = "incumbent",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Give a URL, or a client of the package redis. Nothing is asked before the first call.
+        """Give a URL, or a client of the package redis or of its fork valkey. Nothing is asked before the first call.
 
         ``url`` is what redis-py reads: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS, parameters such
         as ``socket_timeout=0.3`` (seconds; unless set, a twentieth of the ttl from 0.25 to 1). ``cluster=true`` says
@@ -99,6 +99,10 @@ class RedisProvider:
     def close(self) -> None:
         """Close the connections that the provider has opened itself. A later call opens them again."""
         self._server.close()
+
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a ttl that is shorter than the client may wait for one answer. Raises ``ConfigurationError``."""
+        self._server.check_ttl(ttl_ms)
 
     # --- the lease
 

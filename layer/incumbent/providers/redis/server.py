@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import importlib
 import inspect
 import math
 import os
@@ -11,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.connection import Connection, ConnectionPool
+from redis.connection import ConnectionPool
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
@@ -42,8 +43,15 @@ from incumbent.errors import ConfigurationError
 from incumbent.providers.redis.permissions import acl_rules
 from incumbent.providers.secrets import SecretPassword
 from incumbent.tries import ask, check_wait, wait_ms
+from incumbent.validation import shown
 
-Client: TypeAlias = redis.Redis | RedisCluster
+if TYPE_CHECKING:
+    from valkey import Valkey
+    from valkey.cluster import ValkeyCluster
+
+    Client: TypeAlias = redis.Redis | RedisCluster | Valkey | ValkeyCluster
+else:
+    Client = redis.Redis | RedisCluster  # the package valkey is loaded by its users, if there are any
 Argument: TypeAlias = str | bytes | int | bool | None
 
 SCAN_COUNT = 1_000
@@ -56,6 +64,10 @@ _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _CLIENT_WAITS_MS = 1_000
 _SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or less, or a URL without one"
 _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
+
+
+# Classes of both packages that take a command and do not return its answer.
+_NO_ANSWERS = frozenset({"Pipeline", "ClusterPipeline", "PubSub", "ClusterPubSub"})
 
 
 class _Repeated:
@@ -112,10 +124,10 @@ class Server:
             if password is not None and isinstance(url, str):
                 url, self._credentials = _without_login(url, password)
             self._url, self._cluster, self._set_wait_ms = _read_url(url)
-        elif not callable(getattr(client, "execute_command", None)):
-            raise ConfigurationError(f"client is a {type(client).__name__}; give a redis.Redis or a RedisCluster")
-        elif inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
-            raise ConfigurationError("client is an asyncio client; give a redis.Redis or a redis.cluster.RedisCluster")
+        else:
+            _check_client(client)
+        # What the package valkey raises: it is loaded where such a client is given, and nowhere else.
+        self._valkey_errors = () if _package(client) != "valkey" else _errors_of_valkey()
         # R9: where the client repeats by itself, what we take for a first try may be a second.
         self._first_try = 1 if client is None or not _repeats(client) else 2
 
@@ -147,6 +159,10 @@ class Server:
 
         answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms)
         return answer
+
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a ttl that is shorter than the wait that somebody has set."""
+        check_wait(self._set_wait_ms, ttl_ms, advice=_SHORTER_WAIT)
 
     def scan(self, pattern: str, *, call: str) -> Iterator[bytes]:
         """Find names by SCAN on every primary, each once; never blocks the server for long.
@@ -193,7 +209,10 @@ class Server:
     def _send(self, client: Any, *words: Any) -> Any:
         """Send one command; after a fail-over, what a former primary refuses goes to the new one."""
         try:
-            return client.execute_command(*words, NEVER_DECODE=True)
+            try:
+                return client.execute_command(*words, NEVER_DECODE=True)
+            except self._valkey_errors as error:
+                raise _twin(error) from error
         except ReadOnlyError:
             with suppress(AttributeError):  # a cluster's client finds the new primary by itself
                 client.connection_pool.disconnect(inuse_connections=False)
@@ -224,10 +243,49 @@ class Server:
         return client
 
 
+def _package(client: object) -> str | None:
+    """The package that a client is of: ``redis``, or its fork ``valkey``; ``None`` for neither."""
+    of = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
+    return next((name for name in of if name in ("redis", "valkey")), None)
+
+
+def _check_client(client: object) -> None:
+    """Refuse what cannot be asked one command and answer it: an asyncio client, a pipeline, a pool, a class."""
+    command = getattr(client, "execute_command", None)
+    kind = f"{type(client).__module__}.{type(client).__name__}"
+    if inspect.iscoroutinefunction(command):
+        kind = f"an asyncio client ({kind})"
+    elif callable(command) and not isinstance(client, type) and _answers(client):
+        return
+    raise ConfigurationError(
+        f"client is {shown(client) if isinstance(client, type) else kind}: give a redis.Redis or a redis.cluster."
+        "RedisCluster, or a valkey.Valkey or a valkey.cluster.ValkeyCluster"
+    )
+
+
+def _answers(client: object) -> bool:
+    return not any(base.__name__ in _NO_ANSWERS for base in type(client).__mro__)
+
+
+def _errors_of_valkey() -> tuple[type[Exception], ...]:
+    errors = importlib.import_module("valkey.exceptions")
+    return errors.ValkeyError, errors.ValkeyClusterException
+
+
+def _twin(error: Exception) -> Exception:
+    """The error of redis-py that says the same as one of its fork."""
+    for kind in type(error).__mro__:
+        twin = getattr(redis.exceptions, kind.__name__.replace("Valkey", "Redis"), None)
+        if isinstance(twin, type) and issubclass(twin, (RedisError, RedisClusterException)):
+            return twin(*error.args)
+    return RedisError(*error.args)
+
+
 def _primaries(client: Any) -> list[Any]:
     """Return a client for every primary."""
     if hasattr(client, "get_primaries"):
-        return [client.get_redis_connection(node) for node in client.get_primaries()]
+        connection = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
+        return [connection(node) for node in client.get_primaries()]
     return [client]
 
 
@@ -370,7 +428,9 @@ def _waits_ms(client: Any) -> float | None:
     """How long a client that was given waits for an answer; ``None`` for one that does not say."""
     try:
         if hasattr(client, "get_primaries"):
-            connection: Any = Connection(**client.nodes_manager.connection_kwargs)  # type: ignore[no-untyped-call]
+            connection: Any = importlib.import_module(f"{_package(client)}.connection").Connection(
+                **client.nodes_manager.connection_kwargs
+            )
         else:
             pool = client.connection_pool
             connection = pool.connection_class(**pool.connection_kwargs)  # connects to nothing
@@ -387,15 +447,21 @@ def _repeats(client: Any) -> bool:
     """Whether a client repeats commands by itself; one that does not say is taken to."""
     if hasattr(client, "get_primaries"):
         retry = getattr(client, "retry", None)
-        return retry is None or retry.get_retries() != 0
+        return retry is None or _retries(retry) != 0
     try:
         settings = client.connection_pool.connection_kwargs
         retry = settings.get("retry")
     except AttributeError:
         return True
     if retry is not None:
-        return bool(retry.get_retries() != 0)
+        return _retries(retry) != 0
     return bool(settings.get("retry_on_timeout") or settings.get("retry_on_error"))
+
+
+def _retries(retry: Any) -> int:
+    """How often it repeats a command; the package valkey keeps the number to itself."""
+    count: int = retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 1)
+    return count
 
 
 def _warn_of_eviction(memory: dict[str, Any]) -> None:
