@@ -11,6 +11,8 @@ A child process that a run forks gets a copy without the thread. It cannot see t
 no loss.
 """
 
+import contextvars
+import functools
 import os
 import random
 import threading
@@ -36,7 +38,8 @@ class Heartbeat:
     """Renews one tenure until it is stopped, lost, or the invocation is over (M13).
 
     ``renew`` sends one renewal; it raises ``LeaseLost`` when it is refused and anything else when it does not know.
-    ``on_lost`` is called once, with the reason, by whoever notices: this thread, or the run that looks.
+    ``on_lost`` is called once, with the reason, by whoever notices: this thread, or the run that looks. ``prepare`` is
+    called once in the thread, which has a copy of the run's context variables.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Heartbeat:
         on_lost: Callable[[LeaseLost], None],
         on_error: Callable[[Exception], None],
         lost: Callable[[str], LeaseLost],
+        prepare: Callable[[], None] = lambda: None,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self._renew = renew
@@ -60,6 +64,7 @@ class Heartbeat:
         self._on_lost = on_lost
         self._on_error = on_error
         self._make_lost = lost
+        self._prepare = prepare
         self._make_thread = thread
         self._loss: LeaseLost | None = None
         self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
@@ -72,7 +77,8 @@ class Heartbeat:
         """Start beating, unless the invocation ends before the first renewal is due."""
         if self._ends is not None and self._clock.now().until(self._ends) <= self._due_ms():
             return
-        thread = self._make_thread(target=self._beat_until_stopped, name="incumbent-heartbeat", daemon=True)
+        run = functools.partial(contextvars.copy_context().run, self._beat_until_stopped)
+        thread = self._make_thread(target=run, name="incumbent-heartbeat", daemon=True)
         thread.start()  # raises where there are too many threads
         self._thread = thread
 
@@ -157,6 +163,7 @@ class Heartbeat:
 
     def _beat_until_stopped(self) -> None:
         try:
+            self._prepare()
             self._beat()
         except BaseException as died:  # noqa: BLE001 - a heartbeat that dies in silence is a lease lost in silence
             loss = self._make_lost("its heartbeat died")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -88,6 +89,18 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
         hook(*arguments)
     except (Exception, SystemExit):
         LOG.exception("%s raised; the run goes on", what)
+
+
+def leave_untraced() -> None:
+    """Have X-Ray's SDK, where it is loaded, record nothing of this thread outside Lambda.
+
+    It keeps its segment for each thread there, and clients that it has patched raise or log where a thread has none. A
+    segment of the caller's might end while this thread goes on.
+    """
+    recorder = getattr(sys.modules.get("aws_xray_sdk.core"), "xray_recorder", None)
+    nothing = getattr(sys.modules.get("aws_xray_sdk.core.models.dummy_entities"), "DummySegment", None)
+    if recorder is not None and nothing is not None and "LAMBDA_TASK_ROOT" not in os.environ:
+        guarded("X-Ray's SDK", lambda: recorder.set_trace_entity(nothing()))
 
 
 class Trace:

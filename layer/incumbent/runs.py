@@ -38,7 +38,7 @@ from incumbent.errors import (
 )
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.lease import _CURRENT, Lease
-from incumbent.observe import LOG, Fact, FactName, Observer, guarded, tell
+from incumbent.observe import LOG, Fact, FactName, Observer, guarded, leave_untraced, tell
 from incumbent.validation import MAX_TTL_MS, check_ms, is_plain, shown
 from incumbent.values import (
     Busy,
@@ -689,6 +689,7 @@ class _Stay:
             on_lost=on_lost,
             on_error=lambda error: self.tell("store_error", owner=tenure.owner, error=describe(error)),
             lost=lost,
+            prepare=leave_untraced,
             thread=self.runner.thread,
         )
         handle = Lease(
