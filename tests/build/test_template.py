@@ -1,7 +1,9 @@
 """The template describes what the package needs: its tables, its rights and its layer."""
 
 import ast
+import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from incumbent.powertools import METRICS
+from incumbent.observe import Fact
+from incumbent.powertools import METRICS, PowertoolsMetrics
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = "python3.13"
@@ -346,28 +349,48 @@ def test_batches_fail_record_by_record(template: dict[str, Any]) -> None:
         assert mapping["Properties"]["FunctionName"] == {"Ref": "OrdersFunction"}
 
 
-def alarmed(alarm: dict[str, Any]) -> set[tuple[str, str]]:
-    """Return the namespaces and names of the metrics that an alarm looks at."""
+def alarmed(alarm: dict[str, Any]) -> tuple[str, str, frozenset[tuple[str, str]]]:
+    """Return namespace, name and dimensions of the metric that an alarm looks at."""
     own = alarm["Properties"]
-    stats = [each["MetricStat"]["Metric"] for each in own.get("Metrics", []) if "MetricStat" in each] or [own]
-    return {(str(each["Namespace"]), each["MetricName"]) for each in stats}
+    if "Metrics" in own:
+        (query,) = own["Metrics"]
+        words = re.fullmatch(
+            r'SELECT SUM\((\w+)\) FROM SCHEMA\("\$\{AWS::StackName\}", (\w+)\)', query["Expression"]["Fn::Sub"]
+        )
+        assert words is not None, query
+        return OURS, words[1], frozenset({(words[2], "*")})
+    dimensions = frozenset((each["Name"], str(each["Value"])) for each in own.get("Dimensions", []))
+    return str(own["Namespace"]), own["MetricName"], dimensions
 
 
 OURS = str({"Ref": "AWS::StackName"})
+EVERY_KEYSPACE = frozenset({("keyspace", "*")})
+LEASE_TABLE = frozenset({("TableName", str({"Ref": "LeaseTable"}))})
+ORPHAN_INDEX = LEASE_TABLE | {("GlobalSecondaryIndexName", "orphans")}
+LETTERS = "ApproximateNumberOfMessagesVisible"
 ALARMS = {
-    "LeaseLostAlarm": {(OURS, "LeaseLost")},
-    "DeadLetterAlarm": {(OURS, "DeadLettered")},
-    "OldestWaitingMessageAlarm": {(OURS, "OldestWaitingMs")},
-    "SweeperDidNotRunAlarm": {(OURS, "SweeperRan")},
-    "OrderDeadLetterQueueAlarm": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
-    "OrderFifoDeadLetterQueueAlarm": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
-    "LeaseTableThrottledAlarm": {("AWS/DynamoDB", "ReadThrottleEvents"), ("AWS/DynamoDB", "WriteThrottleEvents")},
-    "OrphanIndexThrottledAlarm": {("AWS/DynamoDB", "ReadThrottleEvents"), ("AWS/DynamoDB", "WriteThrottleEvents")},
+    "LeaseLostAlarm": (OURS, "LeaseLost", EVERY_KEYSPACE),
+    "DeadLetterAlarm": (OURS, "DeadLettered", EVERY_KEYSPACE),
+    "StoreErrorsAlarm": (OURS, "StoreErrors", EVERY_KEYSPACE),
+    "OldestWaitingMessageAlarm": (OURS, "OldestWaitingMs", frozenset()),
+    "SweeperDidNotRunAlarm": (OURS, "SweeperRan", frozenset()),
+    **{
+        f"{queue}Alarm": ("AWS/SQS", LETTERS, {("QueueName", str({"Fn::GetAtt": f"{queue}.QueueName"}))})
+        for queue in ("OrderDeadLetterQueue", "OrderFifoDeadLetterQueue")
+    },
+    **{
+        f"{name}{kind}sThrottledAlarm": ("AWS/DynamoDB", f"{kind}ThrottleEvents", dimensions)
+        for name, dimensions in {"LeaseTable": LEASE_TABLE, "OrphanIndex": ORPHAN_INDEX}.items()
+        for kind in ("Read", "Write")
+    },
 }
 
 
 def test_alarms_look_at_what_can_go_wrong(template: dict[str, Any]) -> None:
-    """Each by the metrics that tell of it, and each tells the topic where there is one."""
+    """Each by the metric that tells of it, with its dimensions, and each tells the topic where there is one.
+
+    Ours have the keyspace, and all keyspaces count; the sweeper's have none.
+    """
     alarms = resources(template, "AWS::CloudWatch::Alarm")
     assert {name: alarmed(alarm) for name, alarm in alarms.items()} == ALARMS
     for alarm in alarms.values():
@@ -375,22 +398,65 @@ def test_alarms_look_at_what_can_go_wrong(template: dict[str, Any]) -> None:
         assert alarm["Properties"]["AlarmDescription"]
 
 
-def test_only_the_sweeper_s_silence_is_an_alarm(template: dict[str, Any]) -> None:
-    """No data means that nothing happened, but for the one that has to run every minute."""
+def test_alarms_wait_for_numbers_that_come_late(template: dict[str, Any]) -> None:
+    """M of N minutes, and no gap is filled: a 0 in the place of a number that is on its way would count as good."""
+    for name, alarm in resources(template, "AWS::CloudWatch::Alarm").items():
+        own = alarm["Properties"]
+        period = own["Metrics"][0]["Period"] if "Metrics" in own else own["Period"]
+        assert (period, own["EvaluationPeriods"]) == (60, 5), name
+        assert own["DatapointsToAlarm"] in ({5} if name == "SweeperDidNotRunAlarm" else {1, 3}), name
+    assert not [text for text in texts(resources(template, "AWS::CloudWatch::Alarm")) if "FILL" in text]
+
+
+def test_silence_is_good_but_for_the_sweeper_s_which_a_new_stack_may_keep(template: dict[str, Any]) -> None:
+    """No data means that nothing happened, except for the one that has to run every minute.
+
+    Before its first pass it is silent too: its alarm begins without data, and tells when it gets there from OK. Of
+    DynamoDB's metrics CloudWatch ignores missing data, whatever an alarm says.
+    """
     alarms = resources(template, "AWS::CloudWatch::Alarm")
-    silent = {name for name, alarm in alarms.items() if alarm["Properties"]["TreatMissingData"] == "breaching"}
-    assert silent == {"SweeperDidNotRunAlarm"}
+    missing = {name: alarm["Properties"]["TreatMissingData"] for name, alarm in alarms.items()}
+    assert "breaching" not in missing.values()
+    assert {name for name, how in missing.items() if how == "missing"} == {"SweeperDidNotRunAlarm"}
+    assert {name for name, how in missing.items() if how == "ignore"} == {
+        name for name in alarms if name.endswith("ThrottledAlarm")
+    }
+    telling = {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm["Properties"]}
+    assert telling == {"SweeperDidNotRunAlarm"}
 
 
-def test_alarms_name_the_dimensions_that_are_written(template: dict[str, Any]) -> None:
-    """Our own metrics have the keyspace, which is the function's name; the sweeper's have none."""
-    for name in ("LeaseLostAlarm", "DeadLetterAlarm"):
-        stats = [each["MetricStat"] for each in template["Resources"][name]["Properties"]["Metrics"][1:]]
-        assert [each["Metric"]["Dimensions"] for each in stats] == [
-            [{"Name": "keyspace", "Value": {"Ref": function}}] for function in ("ThreadFunction", "OrdersFunction")
-        ]
-    for name in ("OldestWaitingMessageAlarm", "SweeperDidNotRunAlarm"):
-        assert "Dimensions" not in template["Resources"][name]["Properties"]
+def test_every_alarm_is_explained(template: dict[str, Any]) -> None:
+    """A row of the page says what it means and what to do."""
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    rows = set(re.findall(r"`(\w+Alarm)`", "".join(re.findall(r"^\|[^|]*\|", page, re.MULTILINE))))
+    assert rows == set(resources(template, "AWS::CloudWatch::Alarm"))
+
+
+def flattened(value: Any, name: str = "") -> dict[str, Any]:
+    """Name the fields of a JSON line as Logs Insights does: ``a.b``, and ``a.0`` in a list."""
+    if not isinstance(value, dict | list):
+        return {name: value}
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    return {each: found for key, item in inner for each, found in flattened(item, f"{name}.{key}".lstrip(".")).items()}
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_query_of_the_page_finds_a_lost_lease(*, as_list: bool) -> None:
+    """Every field that it asks for is in the line that is printed, whether a value stands there alone or in a list."""
+    printed = io.StringIO()
+    fact = Fact(fact="lost", key="shop/o", t_ms=1, keyspace="shop", request_id="r", owner="r.x", fence=7)
+    PowertoolsMetrics("Shop", stream=printed)(fact)
+    line = json.loads(printed.getvalue())
+    value = line["LeaseLost"][0] if isinstance(line["LeaseLost"], list) else line["LeaseLost"]
+    found = flattened({**line, "LeaseLost": [value] if as_list else value})
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    ((fields, condition),) = re.findall(
+        r"^fields @timestamp, (.*?)\s*\| filter (.*?)\s*\| sort", page, re.MULTILINE | re.DOTALL
+    )
+    assert {found.get(each.strip()) for each in fields.split(",")} == {"shop/o", "r.x", 7, "r"}
+    alternatives = condition.split(" or ")
+    assert [each for each in alternatives if re.fullmatch(r"ispresent\(([\w.]+)\)", each)] == alternatives
+    assert any(each.removeprefix("ispresent(").removesuffix(")") in found for each in alternatives)
 
 
 def test_dashboard_shows_metrics_that_exist(template: dict[str, Any]) -> None:
