@@ -42,7 +42,7 @@ def test_ping_runs_without_a_lease(shop: Shop) -> None:
             raise LeaseUnavailable("the handler's own")
         return "warm"
 
-    handler: Any = leased(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping)(ran)
+    handler: Any = leased(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping, clock=shop.clock)(ran)
     assert handler({"warmer": True}, shop.context()) == "warm"
     assert given == [{"warmer": True}, None, None]
     with pytest.raises(LeaseUnavailable, match="own"):
@@ -57,7 +57,7 @@ def test_ping_runs_without_a_lease(shop: Shop) -> None:
 def test_ping_of_an_async_handler_is_awaited(shop: Shop) -> None:
     """It becomes a plain function as ever."""
 
-    @leased(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping)
+    @leased(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping, clock=shop.clock)
     async def handler(event: Any, context: Any, *, lease: Lease | None) -> str:
         return "warm" if lease is None else "leased"
 
@@ -67,7 +67,7 @@ def test_ping_of_an_async_handler_is_awaited(shop: Shop) -> None:
 
 def test_handler_that_takes_no_lease_is_given_none(shop: Shop) -> None:
     """Also below a logger's lines."""
-    handler: Any = leased(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping)(
+    handler: Any = leased(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping, clock=shop.clock)(
         lambda event, _: event
     )
     assert handler({"warmer": 1}, None) == {"warmer": 1}
@@ -79,7 +79,9 @@ def test_call_of_a_function_may_pass_too(shop: Shop) -> None:
     def apply(order: Any, more: int = 0, *, lease: Lease | None) -> Any:
         return order, more, lease
 
-    applied = leased_function(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping)(apply)
+    applied = leased_function(key_jmespath="k", keyspace="shop", provider=shop.store, unless=is_ping, clock=shop.clock)(
+        apply
+    )
     assert applied({"warmer": 1}, 7) == ({"warmer": 1}, 7, None)
     assert shop.store.calls == []
 
