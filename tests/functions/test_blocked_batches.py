@@ -1,6 +1,7 @@
 """Strict order (on_error="block") through Powertools' batches: later records of a key wait for a failed one."""
 
 import copy
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.functions.test_sources import load
 from tests.unit.stage import context
 
 BLOCK = Policy(on_error="block", pauses_ms=(60_000,), max_attempts=3)
+_numbers = itertools.count()
 PROCESSORS: dict[str, Any] = {
     "standard": lambda: BatchProcessor(event_type=EventType.SQS),
     "fifo": SqsFifoPartialProcessor,
@@ -52,7 +54,7 @@ class Batches:
 
         @leased_function(
             key=lambda _: "order",
-            keyspace=f"batches-{id(self)}",
+            keyspace=f"batches-{next(_numbers)}",
             provider=place.provider,
             clock=place.clock,
             policy=policy,
@@ -153,7 +155,7 @@ def test_call_that_nobody_would_know_again_is_not_kept(place: Place) -> None:
             raise ValueError("no")
 
     call = leased_function(
-        key="order", keyspace=f"unknown-{id(ran)}", provider=place.provider, clock=place.clock, policy=BLOCK
+        key="order", keyspace=f"batches-{next(_numbers)}", provider=place.provider, clock=place.clock, policy=BLOCK
     )(work)
     with pytest.raises(ValueError, match="no"):
         call({"n": 1})
