@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from incumbent import operations
-from incumbent.errors import ConfigurationError, IncumbentError
+from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import RETRY_DELAYS_MS, CannotStart, Cloud, OnInvocation, OnLog, check_size
@@ -30,6 +30,7 @@ from incumbent.wakers import LambdaWaker
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _LONGEST_MS = 1_800_000  # until nothing runs or is to be retried any more
+MAX_SKIPPED = 20  # records that could not be read, a line each
 
 QUIET = {"POWERTOOLS_METRICS_DISABLED": "true"}  # their lines are for CloudWatch; --env shows them all the same
 
@@ -38,8 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: all went well. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter was
-    not there, or nobody could be woken. 2: it could not be tried; one line on standard error says why. 130:
-    interrupted.
+    not there, nobody could be woken, or some of the records could not be read. 2: it could not be tried; one line on
+    standard error says why. 130: interrupted.
     """
     arguments = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -54,6 +55,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return BAD
     except TimeoutError as error:
         return _fail(str(error), BAD)
+    except StoredFormatUnknown as error:
+        if not error.skipped:
+            return _fail(str(error), USAGE)
+        _fail(f"{len(error.skipped):,} of the records could not be read, and were left as they stand:", BAD)
+        for each in error.skipped[:MAX_SKIPPED]:
+            print(f"  {each}", file=sys.stderr)
+        if len(error.skipped) > MAX_SKIPPED:
+            print(f"  and {len(error.skipped) - MAX_SKIPPED:,} more", file=sys.stderr)
+        return BAD
     except (IncumbentError, CannotStart, NotStarted, ImportError) as error:
         return _fail(str(error), USAGE)
     finally:
@@ -204,21 +214,25 @@ def _dead_show(arguments: argparse.Namespace) -> int:
 
 
 def _dead_redrive(arguments: argparse.Namespace) -> int:
-    store, key = _store(arguments), _key(arguments)
+    store, key, skipped = _store(arguments), _key(arguments), list[StoredFormatUnknown]()
     there = operations.redrive(
         store,
         _printer(),
         key=key,
-        message_ids=_ids(arguments, store, key),
+        message_ids=_ids(arguments, store, key, skipped),
         target=arguments.target,
         make_waker=LambdaWaker,
     )
+    for each in skipped:
+        raise each
     return GOOD if there else BAD
 
 
 def _dead_purge(arguments: argparse.Namespace) -> int:
-    store, key = _store(arguments), _key(arguments)
-    there = operations.purge(store, _printer(), key=key, message_ids=_ids(arguments, store, key))
+    store, key, skipped = _store(arguments), _key(arguments), list[StoredFormatUnknown]()
+    there = operations.purge(store, _printer(), key=key, message_ids=_ids(arguments, store, key, skipped))
+    for each in skipped:
+        raise each
     return GOOD if there else BAD
 
 
@@ -247,10 +261,12 @@ def _id(given: str) -> str:
     return given if is_fitted(given) else str(fit_message_id(given))
 
 
-def _ids(arguments: argparse.Namespace, store: operations.Store, key: str) -> list[str]:
+def _ids(
+    arguments: argparse.Namespace, store: operations.Store, key: str, skipped: list[StoredFormatUnknown]
+) -> list[str]:
     if bool(arguments.ids) == arguments.all:
         raise ConfigurationError("name the messages by their ids, or say --all, one of the two")
-    return operations.all_of(store, key) if arguments.all else [_id(each) for each in arguments.ids]
+    return operations.all_of(store, key, skipped) if arguments.all else [_id(each) for each in arguments.ids]
 
 
 @contextmanager

@@ -56,7 +56,8 @@ M8   Orphans: due messages without a live owner go to the next claim, and ``orph
 M9   Hand over: the key passes to a one-use ticket; whoever claims with the ticket while it holds the key owns it
      under an owner of its own. A ticket is spent once.
 M10  Cost: an uncontended run is two requests, ``claim`` and ``settle``.
-M12  Format: every stored record carries a version; an unknown one raises ``StoredFormatUnknown``.
+M12  Format: every stored record carries a version; an unknown one raises ``StoredFormatUnknown``. A listing leaves out
+     what it cannot read, goes on, and raises it at the end with what it left out.
 """
 
 import logging
@@ -184,14 +185,18 @@ class Mailbox(Protocol):
         ...
 
     def peek(self, key: str) -> Sequence[Message]:
-        """Look at all stored messages, oldest first; changes nothing."""
+        """Look at all stored messages, oldest first; changes nothing.
+
+        Raises ``StoredFormatUnknown`` where some cannot be read; its ``readable`` are the others (M12).
+        """
         ...
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """Find keys with due messages and no live owner, ``limit`` at most (M8).
 
         Targets take turns: first the oldest key of each, then the second of each, and so on. Keys without a recorded
-        target count as one target's.
+        target count as one target's. Raises ``StoredFormatUnknown`` after the last, with what could not be read in
+        ``skipped`` (M12).
         """
         ...
 
@@ -210,7 +215,10 @@ class Archive(Protocol):
         ...
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
-        """List the dead letters of one key, or of all keys, the longest dead first per key."""
+        """List the dead letters of one key, or of all keys, the longest dead first per key.
+
+        Raises ``StoredFormatUnknown`` after the last, with what could not be read in ``skipped`` (M12).
+        """
         ...
 
     def redrive(self, key: str, message_id: str) -> bool:
@@ -218,7 +226,10 @@ class Archive(Protocol):
         ...
 
     def purge(self, key: str, message_id: str) -> bool:
-        """Remove a dead letter for good; ``False`` if there is none. Its id stays a duplicate in the window."""
+        """Remove a dead letter for good; ``False`` if there is none. Its id stays a duplicate in the window.
+
+        Raises ``StoredFormatUnknown`` for a letter of a later version, which it leaves as it stands (M12).
+        """
         ...
 
 

@@ -19,7 +19,11 @@
 A message says what happened, to which key, and what to do. What a program needs to know are attributes.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 LONGEST_PAUSE_MS = 86_400_000
+_NAMED = 10  # records, in the error of a listing
 
 
 class IncumbentError(Exception):
@@ -95,7 +99,36 @@ class MessageTooLarge(IncumbentError):
 
 
 class StoredFormatUnknown(IncumbentError):
-    """A stored record carries a version that this one cannot read; it was left as it stands (M12)."""
+    """A stored record carries a version that this one cannot read; it was left as it stands (M12).
+
+    A listing raises it after all that it can read, where it had to leave something out. ``skipped`` then has an error
+    for each record that is missing from the list, with the key and the reason. ``readable`` is what ``peek``, which
+    answers at once, would have answered.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        skipped: Sequence[IncumbentError] = (),
+        readable: Sequence[Any] = (),
+    ) -> None:
+        """Keep what a listing left out, and what it did not."""
+        super().__init__(message, key=key)
+        self.skipped = tuple(skipped)
+        self.readable = tuple(readable)
+
+    @classmethod
+    def of(cls, skipped: Sequence[IncumbentError], *, readable: Sequence[Any] = ()) -> "StoredFormatUnknown":
+        """The error of a listing that left out what these errors stand for."""
+        message = str(skipped[0])
+        if len(skipped) > 1:
+            more = len(skipped) - _NAMED
+            message = f"{len(skipped):,} records cannot be read and are missing from this list: " + "; ".join(
+                [*map(str, skipped[:_NAMED]), *([f"and {more:,} more"] if more > 0 else [])]
+            )
+        return cls(message, key=skipped[0].key, skipped=skipped, readable=readable)
 
 
 class ResultRefused(IncumbentError):

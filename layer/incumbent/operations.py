@@ -1,22 +1,26 @@
 """What people do to a store by hand: look after dead letters, and sweep."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
 
 from incumbent.contract import Archive, LeaseProvider, Mailbox, is_archive, is_lease_provider, is_mailbox
-from incumbent.errors import ConfigurationError
+from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact
 from incumbent.sweeper import sweep
 from incumbent.values import DeadLetter
 from incumbent.wakers import Wake, Waker
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 EVERYTHING = 10_000
 _SHORT = 100
+FATES = ("woken", "failed", "untargeted", "paused", "left")  # in the order in which a sweep's end says them
 
 
 class Store(LeaseProvider, Mailbox, Archive, Protocol):
@@ -32,7 +36,7 @@ def store_of(provider: object) -> Store:
 
 def list_letters(store: Store, say: Say, *, key: str | None, keyspace: str | None, limit: int, as_json: bool) -> None:
     """Say a line for each dead letter of one key, a keyspace, or all; with ``as_json`` an object, its event too."""
-    letters = list(islice(_letters(store, key, keyspace), limit + 1))
+    letters, unread = _read(islice(_letters(store, key, keyspace), limit + 1))
     for letter in letters[:limit]:
         if as_json:
             say(json.dumps(_object(letter), ensure_ascii=False))
@@ -45,14 +49,20 @@ def list_letters(store: Store, say: Say, *, key: str | None, keyspace: str | Non
         say(f"the first {limit} dead letters; --limit shows more" if more else f"{_count(len(letters), 'dead letter')}")
         if key is not None and not letters and (hint := _hint(key)):
             say(hint)
+    if unread is not None:
+        raise unread
 
 
 def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
     """Say all that is kept of a dead letter, as JSON; whether there is one."""
-    for letter in store.dead_letters(key, EVERYTHING):
+    letters, unread = _read(store.dead_letters(key, EVERYTHING))
+    for letter in letters:
         if letter.message.id == message_id:
             say(json.dumps(_object(letter), indent=2, ensure_ascii=False))
             return True
+    if unread is not None:
+        say(f"{key} has no dead letter {message_id} that can be read")
+        raise unread
     say(_none(key, message_id))
     return False
 
@@ -75,34 +85,67 @@ def purge(store: Store, say: Say, *, key: str, message_ids: Sequence[str]) -> bo
     return len(gone) == len(message_ids)
 
 
-def all_of(store: Store, key: str) -> list[str]:
-    """The ids of a key's dead letters, the longest dead first."""
-    return [letter.message.id for letter in store.dead_letters(key, EVERYTHING)]
+def all_of(store: Store, key: str, skipped: list[StoredFormatUnknown] | None = None) -> list[str]:
+    """The ids of a key's dead letters, the longest dead first.
+
+    Raises ``StoredFormatUnknown`` where some cannot be read, or puts it into ``skipped`` and returns the others.
+    """
+    letters, unread = _read(store.dead_letters(key, EVERYTHING))
+    if unread is not None:
+        if skipped is None:
+            raise unread
+        skipped.append(unread)
+    return [letter.message.id for letter in letters]
 
 
 def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) -> bool:
-    """Sweep once and say what was found; without a waker only look. Whether all could be woken."""
+    """Sweep once and say what was found; without a waker only look. Whether all could be woken.
+
+    Raises ``StoredFormatUnknown`` at the end for keys that could not be read.
+    """
     if waker is None:
-        orphans = list(store.orphans(limit))
+        orphans, unread = _read(store.orphans(limit))
         for orphan in orphans:
             say(f"{orphan.key}  {_waits(orphan.waiting, orphan.age_ms)}  {orphan.target or 'no target is recorded'}")
         say(f"{_count(len(orphans), 'orphan')}; nobody was woken")
+        if unread is not None:
+            raise unread
         return True
+
+    fates = Counter[str]()
 
     def told(fact: Fact, /) -> None:
         if fact.fact == "orphan":
+            fates[fact.outcome or ""] += 1
             error = f": {fact.error}" if fact.error else ""
             say(f"{fact.key}  {_waits(fact.waiting or 0, fact.ms or 0)}  {fact.outcome}{error}")
 
-    swept = sweep(store, waker, limit=limit, observers=[told])
-    parts = {"woken": swept.woken, "failed": swept.failed, "without a target": swept.untargeted, "left": swept.left}
-    said = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
-    say(f"{_count(swept.found, 'orphan')}{': ' if said else ''}{said}")
-    return not (swept.failed or swept.untargeted)
+    unread = None
+    try:
+        sweep(store, waker, limit=limit, observers=[told])
+    except StoredFormatUnknown as error:
+        unread = error
+    names = {"untargeted": "without a target"}
+    said = ", ".join(f"{fates[fate]} {names.get(fate, fate)}" for fate in FATES if fates[fate])
+    say(f"{_count(fates.total(), 'orphan')}{': ' if said else ''}{said}")
+    if unread is not None:
+        raise unread
+    return not (fates["failed"] or fates["untargeted"])
 
 
 def _is_store(value: object) -> TypeGuard[Store]:
     return is_lease_provider(value) and is_mailbox(value) and is_archive(value)
+
+
+def _read(listing: Iterable[T]) -> tuple[list[T], StoredFormatUnknown | None]:
+    """A listing as far as it can be read, and the error at its end for what cannot."""
+    found: list[T] = []
+    try:
+        for each in listing:
+            found.append(each)  # noqa: PERF402 - what came before an error counts
+    except StoredFormatUnknown as error:
+        return found, error
+    return found, None
 
 
 def _letters(store: Store, key: str | None, keyspace: str | None) -> Iterator[DeadLetter]:
@@ -113,7 +156,11 @@ def _letters(store: Store, key: str | None, keyspace: str | None) -> Iterator[De
 
 
 def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, what: str) -> bool:
-    done = do(key, message_id)
+    try:
+        done = do(key, message_id)
+    except StoredFormatUnknown as error:
+        say(f"{message_id}: {error}")
+        return False
     say(f"{message_id} {what} {key}" if done else _none(key, message_id))
     return done
 
@@ -125,7 +172,10 @@ def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Cal
         say(f"{owner} owns the key, and runs it next")
         return True
     later = "the next message of the key, or the sweeper, starts it"
-    known = target or next((each.target for each in store.orphans(EVERYTHING) if each.key == key), None)
+    known = target
+    if not known:
+        with suppress(StoredFormatUnknown):  # of other keys
+            known = next((each.target for each in store.orphans(EVERYTHING) if each.key == key), None)
     if not known:
         say(f"nobody was woken, since no target is known (--target names one): {later}")
         return False

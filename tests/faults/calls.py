@@ -147,8 +147,8 @@ CALLS = (
     Call(name="dead letters", before=BURIED, call=lambda p: list(p.dead_letters(KEY, EVERYTHING))),
     Call(name="redrive", before=BURIED, call=lambda p: p.redrive(KEY, "m1")),
     Call(name="redrive nothing", before=RUNNING, call=lambda p: p.redrive(KEY, "m9"), doubtful=True),
-    Call(name="purge", before=BURIED, call=lambda p: p.purge(KEY, "m1"), doubtful=True),
-    Call(name="purge nothing", before=RUNNING, call=lambda p: p.purge(KEY, "m9"), doubtful=True),
+    Call(name="purge", before=BURIED, call=lambda p: p.purge(KEY, "m1")),
+    Call(name="purge nothing", before=RUNNING, call=lambda p: p.purge(KEY, "m9")),
 )
 
 

@@ -15,7 +15,7 @@ import redis
 from botocore.exceptions import NoCredentialsError
 
 from incumbent import tries
-from incumbent.errors import LeaseUnavailable
+from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing import servers
@@ -159,7 +159,13 @@ class TestValkey:
             for name in (lease, f"{{{lease}}}:mail", f"{{{lease}}}:dead"):
                 client.rpush(name, "somebody else's")
             store.network.forget()
-            error = refused(provider, call)
+            if call in ("orphans", "dead letters"):  # which leave the key out, and say so at the end
+                with pytest.raises(StoredFormatUnknown) as listing:
+                    CALLS[call](provider)
+                (error,) = listing.value.skipped
+                assert isinstance(error, LeaseUnavailable)
+            else:
+                error = refused(provider, call)
             assert "another type" in str(error)
             assert "remove it" in str(error)
             assert "WRONGTYPE" in str(error.__cause__)

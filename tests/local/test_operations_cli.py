@@ -4,9 +4,11 @@ import json
 import os
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import boto3
 import pytest
+import redis
 
 from incumbent import Message, Origin, Policy, send
 from incumbent.cli import main
@@ -81,6 +83,57 @@ def test_dead_letters_are_listed_shown_and_purged(letters: Store, run: Run) -> N
     assert run("dead", "ls", "a") == (0, ["0 dead letters", hint])
     assert run("dead", "show", "a", "m1") == (1, [f"a has no dead letter m1: {hint}"])
     assert run("dead", "ls", "a", "--json") == (0, [])
+
+
+@pytest.fixture
+def spoil(place: tuple[Store, list[str]], letters: Store, request: pytest.FixtureRequest) -> None:
+    """One of the two dead letters of orders/a is of a later version."""
+    _, options = place
+    if isinstance(letters, RedisProvider):
+        bare: Any = redis.Redis.from_url(options[3], decode_responses=True)
+        name = f"{{{options[-1]}:lease:orders/a}}:letters"
+        bare.hset(name, "m1", bare.hget(name, "m1").replace('"v":1', '"v":2'))
+    else:
+        server: DynamoDBServer = request.getfixturevalue("moto_server")
+        boto3.client("dynamodb", endpoint_url=server.endpoint_url).update_item(
+            TableName=options[3],
+            Key={"pk": {"S": f"{options[-1]}#orders/a"}, "sk": {"S": "dead#m1"}},
+            UpdateExpression="SET v = :v",
+            ExpressionAttributeValues={":v": {"N": "2"}},
+        )
+
+
+def test_odd_letter_hides_no_other(
+    spoil: None, place: tuple[Store, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """M12: the others are listed, shown, put back and purged; which one could not be read is said at the end."""
+
+    def run(*words: str) -> tuple[int, list[str], str]:
+        code = main([*words, *place[1]])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err
+
+    for words in (("dead", "ls"), ("dead", "ls", "orders/a"), ("dead", "ls", "--keyspace", "orders")):
+        code, lines, err = run(*words)
+        assert (code, [line.split()[1] for line in lines]) == (1, ["m2", "dead"]), words
+        assert "1 of the records could not be read" in err
+        assert "'orders/a'" in err
+        assert "m1" in err
+    code, lines, err = run("dead", "ls", "--json")
+    assert (code, [json.loads(line)["id"] for line in lines]) == (1, ["m2"])
+    assert run("dead", "show", "orders/a", "m2")[0] == 0
+    code, lines, err = run("dead", "show", "orders/a", "m1")
+    assert (code, lines) == (1, ["orders/a has no dead letter m1 that can be read"])
+    assert "could not be read" in err
+    code, lines, err = run("dead", "purge", "orders/a", "m1", "m9")
+    assert (code, len(lines)) == (1, 2)
+    assert "version" in lines[0]
+    code, lines, err = run("dead", "redrive", "orders/a", "--all")
+    assert (code, lines[0]) == (1, "m2 is back in the mailbox of orders/a")
+    assert "could not be read" in err
+    code, lines, err = run("dead", "purge", "orders/a", "--all")
+    assert (code, lines) == (1, [])
+    assert "could not be read" in err
 
 
 def test_dead_letters_are_redriven(letters: Store, run: Run) -> None:

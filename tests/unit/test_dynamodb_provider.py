@@ -1082,14 +1082,72 @@ def test_redrive_applied_and_reply_lost_is_true(bench: Bench) -> None:
     assert list(bench.c.provider.dead_letters("k", 9)) == []
 
 
-def test_purge_in_doubt_is_unavailable(bench: Bench) -> None:
-    """R9: it is gone, and nobody can say by whom."""
-    claim(bench.a, "A", 1)
-    settle(bench.a, "A", failed=[Failure(id="m1", error="no")], policy=Policy(max_attempts=1))
+def bury(bench: Bench, number: int) -> None:
+    """Let a message die."""
+    claim(bench.a, f"A{number}", number)
+    settle(bench.a, f"A{number}", failed=[Failure(id=f"m{number}", error="no")], policy=Policy(max_attempts=1))
+
+
+def test_purge_whose_reply_was_lost_is_true_and_leaves_nothing(bench: Bench) -> None:
+    """R8: the letter bears the mark of the call that purged it."""
+    bury(bench, 1)
     bench.a.faults = [bench.a.reply_lost]
-    with pytest.raises(LeaseUnavailable):
-        bench.a.provider.purge("k", "m1")
+    assert bench.a.provider.purge("k", "m1") is True
+    assert bench.place.item(bench.pk(), "dead#m1") == {}
     assert bench.a.provider.purge("k", "m1") is False
+
+
+def test_purged_letter_that_could_not_be_deleted_is_gone_all_the_same(bench: Bench) -> None:
+    """R8: its content is out; nothing lists it, puts it back or purges it once more, and TTL takes the rest."""
+    bury(bench, 1)
+    bench.a.faults = [None, bench.a.request_lost]
+    assert bench.a.provider.purge("k", "m1") is True
+    left = bench.place.item(bench.pk(), "dead#m1")
+    assert "body" not in left
+    assert "expires_on" in left
+    assert list(bench.b.provider.dead_letters("k", 9)) == list(bench.b.provider.dead_letters(None, 9)) == []
+    assert bench.b.provider.redrive("k", "m1") is False
+    assert bench.b.provider.purge("k", "m1") is False
+
+
+def test_letter_of_a_later_version_is_not_purged(bench: Bench) -> None:
+    """M12: it is left as it stands."""
+    bury(bench, 1)
+    bench.place.change(bench.pk(), "SET #v = :v", sk="dead#m1", v={"N": "2"})
+    before = bench.place.item(bench.pk(), "dead#m1")
+    with pytest.raises(StoredFormatUnknown, match="version"):
+        bench.b.provider.purge("k", "m1")
+    assert bench.place.item(bench.pk(), "dead#m1") == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("SET #v = :x", {"N": "2"}), ("SET #id = :x", {"N": "1"}), ("SET #attempts = :x", {"S": "many"})],
+    ids=["later version", "no text", "no number"],
+)
+@pytest.mark.parametrize("key", ["k", None])
+def test_odd_letter_hides_no_other(bench: Bench, key: str | None, change: tuple[str, Any]) -> None:
+    """M12: the others are listed, then it is said which could not be, and why."""
+    for number in (1, 2, 3):
+        bury(bench, number)
+    bench.place.change(bench.pk(), change[0], sk="dead#m1", x=change[1])
+    found: list[str] = []
+    with pytest.raises(StoredFormatUnknown) as raised:
+        found.extend(letter.message.id for letter in bench.b.provider.dead_letters(key, 9))
+    assert found == ["m2", "m3"]
+    (skipped,) = raised.value.skipped
+    assert skipped.key == "k"
+
+
+def test_large_body_of_a_later_version_hides_no_other(bench: Bench) -> None:
+    """M12: what peek can read is in the error."""
+    bench.a.provider.claim("k", "A", TTL_MS, Message(id="m1", event=LARGE))
+    claim(bench.b, "B", 2)
+    (body,) = (sk for sk in bench.place.items(bench.pk()) if sk.startswith("body#"))
+    bench.place.change(bench.pk(), "SET #v = :x", sk=body, x={"N": "2"})
+    with pytest.raises(StoredFormatUnknown, match="version") as raised:
+        bench.c.provider.peek("k")
+    assert [message.id for message in raised.value.readable] == ["m2"]
 
 
 def test_dead_letter_whose_settle_was_lost_to_another_is_taken_back(bench: Bench) -> None:

@@ -3,11 +3,11 @@
 import heapq
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from incumbent import rules
-from incumbent.errors import StoredFormatUnknown
+from incumbent.errors import IncumbentError, StoredFormatUnknown
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Item, Record, Reference, typed
@@ -39,14 +39,30 @@ def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLett
             ExpressionAttributeValues=value | {":prefix": typed(item.partition(steps.prefix, ""))},
             ConsistentRead=True,
         )
+    skipped: list[IncumbentError] = []
     for pk, items in _by_partition(found):
-        each = item.key_of(steps.prefix, pk)
-        letters = sorted((item.dead_letter(letter, key=each) for letter in items), key=lambda letter: letter[0])
-        for _, letter in letters:
-            if limit <= 0:
-                return
-            limit -= 1
-            yield DeadLetter(key=each, message=item.dead_message(letter), died_at_ms=letter.died_ms)
+        if limit <= 0:
+            break
+        letters = _letters(item.key_of(steps.prefix, pk), items, skipped)
+        yield from letters[:limit]
+        limit -= len(letters)
+    if skipped:
+        raise StoredFormatUnknown.of(skipped)
+
+
+def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> list[DeadLetter]:
+    """The dead letters of a key, the longest dead first; what cannot be read is skipped."""
+    letters: list[tuple[tuple[int, int, int], DeadLetter]] = []
+    for each in items:
+        if item.is_purged(each):
+            continue
+        try:
+            rank, letter = item.dead_letter(each, key=key)
+        except StoredFormatUnknown as error:
+            skipped.append(error)
+            continue
+        letters.append((rank, DeadLetter(key=key, message=item.dead_message(letter), died_at_ms=letter.died_ms)))
+    return [letter for _, letter in sorted(letters, key=lambda letter: letter[0])]
 
 
 def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
@@ -65,7 +81,7 @@ def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
 def redrive(steps: Steps, call: Call, message_id: str) -> bool:
     """Put a dead letter back: first into the mailbox, then out of the dead letters, so that it is never nowhere."""
     found = steps.table.get(call, item.dead_name(message_id))
-    if found is None:
+    if found is None or item.is_purged(found):
         return False
     letter = item.dead_letter(found, key=call.key)[1]
     answer: Answer[bool] = steps.table.read(call)
@@ -97,6 +113,20 @@ def redrive(steps: Steps, call: Call, message_id: str) -> bool:
     return step.said
 
 
+def purge(steps: Steps, call: Call, message_id: str) -> bool:
+    """Remove a dead letter: marked first, by this call's own mark and without its body, which is what counts (R8)."""
+    sk = item.dead_name(message_id)
+    mark = secrets.token_hex(8)
+    found = steps.table.mark_purged(call, sk, mark)
+    if found is None:
+        return False
+    if found.get("purged") != typed(mark):
+        item.check_version(found, key=call.key)
+        return False
+    steps.table.sweep(call, sk, died_ms=item.number(found, "died"))
+    return True
+
+
 def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:
     """M8, by the index and then by the records themselves, since the index is late and knows no renewals.
 
@@ -110,8 +140,8 @@ def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:
             if orphan is not None and limit > 0:
                 limit -= 1
                 yield orphan
-    if listing.unknown is not None:
-        raise listing.unknown
+    if listing.skipped:
+        raise StoredFormatUnknown.of(listing.skipped)
 
 
 class _Listing:
@@ -122,7 +152,7 @@ class _Listing:
         self._now_ms = steps.clock.now().wall_ms
         self._unread: dict[str, deque[tuple[int, str]]] = {}
         self._found: dict[str, list[tuple[int, str, Record]]] = {}
-        self.unknown: StoredFormatUnknown | None = None
+        self.skipped: list[IncumbentError] = []
         for since_ms, pk, target in _candidates(steps, self._now_ms):
             self._unread.setdefault(target, deque()).append((since_ms, pk))
             self._found.setdefault(target, [])
@@ -165,7 +195,7 @@ class _Listing:
             try:
                 record = item.decode(stored, key=key)
             except StoredFormatUnknown as cause:
-                self.unknown = cause
+                self.skipped.append(cause)
                 continue
             since_ms = rules.orphaned_since(record.state, self._now_ms, self._steps.skew_ms)
             if since_ms is not None:

@@ -7,7 +7,8 @@ sort key ``sk`` there are three kinds of item::
     body#<id>#<claim>   a message too large to stand inline, under the name of the claim that stored it:
                         v, body, expires_on
     dead#<id>           a message out of attempts: v, id, body, attempts, error, stored, died,
-                        fence, rank, expires_on
+                        fence, rank, expires_on; purged is there, and body is not, in the moment before a purge
+                        deletes it, and says which call it was (R8)
 
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
@@ -198,7 +199,7 @@ class Record:
 
     def number(self, name: str) -> int:
         """An attribute that is a number; 0 where it is not there."""
-        return _number(self.item, name)
+        return number(self.item, name)
 
 
 def decode(item: Item, *, key: str, names: Iterable[str] = ()) -> Record:
@@ -223,8 +224,8 @@ def check_version(item: Item, *, key: str) -> None:
     """Refuse an item of another version (M12)."""
     if item.get("v") != {"N": str(VERSION)}:
         raise StoredFormatUnknown(
-            f"a record of key {key!r} has version {item.get('v')!r}; this code knows {VERSION}: deploy the version "
-            "that wrote it, or a newer one. The record was left as it stands",
+            f"record {item.get('sk', {}).get('S', LEASE)!r} of key {key!r} has version {item.get('v')!r}; this code "
+            f"knows {VERSION}: deploy the version that wrote it, or a newer one. The record was left as it stands",
             key=key,
         )
 
@@ -236,9 +237,9 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     left = item.get("left")
     return KeyState(
         owner=_text(item, "lease_owner"),
-        expires_ms=_number(item, "expires_at"),
-        since_ms=_number(item, "since"),
-        fence=_number(item, "fence"),
+        expires_ms=number(item, "expires_at"),
+        since_ms=number(item, "since"),
+        fence=number(item, "fence"),
         mail=tuple(mail),
         ended=tuple(_trace(each["S"], names) for each in item.get("ended", {"L": []})["L"]),
         left=None
@@ -247,7 +248,7 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
             how=left["M"]["how"]["S"],
             owner=left["M"]["owner"]["S"],
             successor=_text(left["M"], "successor"),
-            fence=_number(item, "left_fence"),
+            fence=number(item, "left_fence"),
         ),
         block="block" in item,
         origin=None
@@ -268,10 +269,10 @@ def _stored(message: Item, names: Mapping[str, str]) -> Stored:
         body=Reference(message["ref"]["S"]) if "ref" in message else message["body"]["S"],
         by=names.get(by) or (Digest(by) if by else ""),
         promised=message["promised"]["BOOL"],
-        stored_ms=_number(message, "stored"),
-        attempts=_number(message, "attempts"),
-        due_ms=_number(message, "due"),
-        given=_number(message, "given"),
+        stored_ms=number(message, "stored"),
+        attempts=number(message, "attempts"),
+        due_ms=number(message, "due"),
+        given=number(message, "given"),
         error=_text(message, "error"),
     )
 
@@ -283,9 +284,9 @@ def _head(message: Stored, item: Item) -> Stored:
         by=message.by,
         promised=message.promised,
         stored_ms=message.stored_ms,
-        attempts=_number(item, "head_attempts"),
-        due_ms=_number(item, "head_due"),
-        given=_number(item, "head_given"),
+        attempts=number(item, "head_attempts"),
+        due_ms=number(item, "head_due"),
+        given=number(item, "head_given"),
         error=message.error,
     )
 
@@ -301,7 +302,8 @@ def _trace(text: str, names: Mapping[str, str]) -> Ended:
     )
 
 
-def _number(item: Item, name: str) -> int:
+def number(item: Item, name: str) -> int:
+    """An attribute that is a number; 0 where it is not there."""
     return int(item[name]["N"]) if name in item else 0
 
 
@@ -383,17 +385,32 @@ def dead_item(pk: str, letter: Dead, fence: int, rank: int) -> dict[str, Any]:
 
 
 def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int, int], Dead]:
-    """Read a dead letter, and what orders it among those of its key."""
+    """Read a dead letter, and what orders it among those of its key.
+
+    Raises ``StoredFormatUnknown`` for a version or a shape that this code does not know (M12).
+    """
     check_version(item, key=key)
-    letter = Dead(
-        id=item["id"]["S"],
-        body=body_of(item) or "",
-        attempts=_number(item, "attempts"),
-        error=_text(item, "error"),
-        stored_ms=_number(item, "stored"),
-        died_ms=_number(item, "died"),
-    )
-    return (letter.died_ms, _number(item, "fence"), _number(item, "rank")), letter
+    try:
+        letter = Dead(
+            id=item["id"]["S"],
+            body=body_of(item) or "",
+            attempts=number(item, "attempts"),
+            error=_text(item, "error"),
+            stored_ms=number(item, "stored"),
+            died_ms=number(item, "died"),
+        )
+        return (letter.died_ms, number(item, "fence"), number(item, "rank")), letter
+    except (AttributeError, KeyError, TypeError, ValueError) as cause:
+        raise StoredFormatUnknown(
+            f"dead letter {item['sk'].get('S')!r} of key {key!r} has a shape that version {VERSION} does not know "
+            f"({cause!r}); it was left as it stands",
+            key=key,
+        ) from cause
+
+
+def is_purged(item: Item) -> bool:
+    """Whether a dead letter was purged, and only its deletion has not come yet."""
+    return "purged" in item
 
 
 def dead_message(letter: Dead) -> Message:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
+from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, StoredFormatUnknown
 from incumbent.providers.dynamodb import archive, item, updates
 from incumbent.providers.dynamodb.claiming import Claiming
 from incumbent.providers.dynamodb.expression import Update
@@ -64,9 +64,9 @@ class DynamoDBProvider:
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
     that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
     claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
-    holder leaves; one more for each dead letter, and for a refusal that tells no old item, as where there is none;
-    three more for a message whose body cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a
-    put, a delete, and a read when another run gets it.
+    holder leaves; two for a purge; one more for each dead letter, and for a refusal that tells no old item, as where
+    there is none; three more for a message whose body cannot be read. A body over 2 KiB, or without room among 8 KiB a
+    key, costs a put, a delete, and a read when another run gets it.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
@@ -390,10 +390,21 @@ class DynamoDBProvider:
         return readable(self._steps.messages(call, given))
 
     def peek(self, key: str) -> Sequence[Message]:
-        """M3. A body that TTL has taken shows as ``None``."""
+        """M3. A body that TTL has taken shows as ``None``.
+
+        Where some messages cannot be read, ``StoredFormatUnknown`` has the others in ``readable``.
+        """
         call = self._steps.call("peek", check_key(key))
-        stored = self._table.read(call).record.state.mail
-        return tuple(item.message_of(message, self._steps.text(call, message.id, message.body)) for message in stored)
+        messages: list[Message] = []
+        skipped: list[IncumbentError] = []
+        for stored in self._table.read(call).record.state.mail:
+            try:
+                messages.append(item.message_of(stored, self._steps.text(call, stored.id, stored.body)))
+            except StoredFormatUnknown as error:
+                skipped.append(error)
+        if skipped:
+            raise StoredFormatUnknown.of(skipped, readable=messages)
+        return tuple(messages)
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """M8. Reads the index and each key in it that may be an orphan by now, long runs included."""
@@ -408,7 +419,7 @@ class DynamoDBProvider:
         return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms, self._steps.skew_ms)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
-        """M6. For all keys it reads the whole table."""
+        """M6. For all keys it reads the whole table. What cannot be read comes last, as ``StoredFormatUnknown``."""
         return archive.dead_letters(self._steps, key if key is None else check_key(key), check_limit(limit))
 
     def redrive(self, key: str, message_id: str) -> bool:
@@ -419,14 +430,7 @@ class DynamoDBProvider:
     def purge(self, key: str, message_id: str) -> bool:
         """M6."""
         check_message_id(message_id, check_key(key))
-        call = self._steps.call("purge", key, message_id)
-        gone = self._table.delete(call, item.dead_name(message_id))
-        if gone is None:
-            raise LeaseUnavailable(
-                f"purge of key {key!r}: a reply was lost; dead letter {message_id!r} is gone, by this call or before",
-                key=key,
-            )
-        return gone
+        return archive.purge(self._steps, self._steps.call("purge", key, message_id), message_id)
 
     # --- parts
 

@@ -19,7 +19,7 @@ from botocore.parsers import ResponseParserError
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, typed
+from incumbent.providers.dynamodb.item import LEASE, VERSION, Item, Record, decode, typed
 from incumbent.tries import ask, check_wait, wait_ms
 from incumbent.validation import shown
 from incumbent.values import Message
@@ -254,6 +254,32 @@ class Table:
             return (None if number > 1 or _tried_inside(self.client(call), found) else False,)
 
         return self._ask(call, send)[0]
+
+    def mark_purged(self, call: Call, sk: str, mark: str) -> Item | None:
+        """Take a dead letter's content out, unless it is of another version or bears another call's mark.
+
+        Returns the item as it stands then, with the mark of the call that has purged it; ``None`` if there is none.
+        """
+
+        def send(_: int, __: Moment) -> Item | None:
+            try:
+                found = self.client(call).update_item(
+                    TableName=self._name,
+                    Key=_key(call.pk, sk),
+                    UpdateExpression="SET #purged = :mark REMOVE #body, #error",
+                    ConditionExpression="#v = :v AND (attribute_not_exists(#purged) OR #purged = :mark)",
+                    ExpressionAttributeNames={"#purged": "purged", "#body": "body", "#error": "error", "#v": "v"},
+                    ExpressionAttributeValues={":mark": typed(mark), ":v": typed(VERSION)},
+                    ReturnValues="ALL_NEW",
+                )
+            except ClientError as error:
+                if error.response["Error"]["Code"] != _REFUSED:
+                    raise
+                return self._get(call, sk)
+            marked: Item = _whole(found)["Attributes"]
+            return marked
+
+        return self._ask(call, send)
 
     def sweep(self, call: Call, sk: str, *, died_ms: int | None = None) -> None:
         """Delete an item that nobody needs any more; where that fails, TTL will. ``died_ms`` as in `delete`."""

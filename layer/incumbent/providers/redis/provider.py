@@ -2,6 +2,7 @@
 
 import functools
 import json
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,9 +12,9 @@ from typing import Any, cast
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
+from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis.names import Names
-from incumbent.providers.redis.server import REPEATED, Client, Server
+from incumbent.providers.redis.server import REPEATED, Client, Server, is_odd_record
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.rules import shared
 from incumbent.validation import (
@@ -47,6 +48,7 @@ from incumbent.values import (
 )
 
 REMEMBERED_FENCES = 1_024
+BROKEN = (ValueError, KeyError, TypeError)  # what reading a message's meta raises where it is broken
 
 
 class RedisProvider:
@@ -396,27 +398,34 @@ class RedisProvider:
                 raise _senseless(key, answer)
 
     def peek(self, key: str) -> Sequence[Message]:
-        """M3."""
+        """M3. Where some cannot be read, ``StoredFormatUnknown`` has the others in ``readable``."""
         check_key(key)
-        _, [_, *messages] = self._run("peek", key, call="peek")
-        return _messages(messages)
+        _, [_, odd, *found] = self._run("peek", key, call="peek")
+        skipped = self._odd("peek", key, "meta", odd)
+        messages: list[Message] = []
+        for each in _triples(found):
+            try:
+                messages.append(_message(*each))
+            except BROKEN as cause:
+                skipped.append(self._broken("peek", key, "meta", each[0], cause))
+        if skipped:
+            raise StoredFormatUnknown.of(skipped, readable=messages)
+        return tuple(messages)
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """M8. SCAN finds the keys, and each is asked by one request more.
 
-        A key whose records this version cannot read is left out, and raises ``StoredFormatUnknown`` after the others.
+        A key whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others.
         """
         return self._orphans(check_limit(limit))
 
     def _orphans(self, limit: int) -> Iterator[Orphan]:
         found: list[tuple[int, str, str | None, int]] = []
         now = 0
-        unread: StoredFormatUnknown | None = None
+        skipped: list[IncumbentError] = []
         for key in self._keys_with("mail", call="orphans"):
-            try:
-                _, answer = self._run("orphan", key, call="orphans")
-            except StoredFormatUnknown as error:
-                unread = unread or error
+            answer = self._read("orphan", key, skipped, call="orphans")
+            if answer is None:
                 continue
             if answer[0] == b"orphan":
                 _, since, at, target, waiting = answer
@@ -427,8 +436,8 @@ class RedisProvider:
             for since, key, target, waiting in sorted(found, key=lambda each: each[:2])
         )
         yield from islice(shared(oldest_first), limit)
-        if unread is not None:
-            raise unread
+        if skipped:
+            raise StoredFormatUnknown.of(skipped)
 
     # --- the archive
 
@@ -439,18 +448,37 @@ class RedisProvider:
         return cast("MessageState | None", _text(state) or None)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
-        """M6. For all keys, SCAN finds them, and each is asked by one request more."""
+        """M6. For all keys, SCAN finds them, and each is asked by one request more.
+
+        What cannot be read is left out, and raises ``StoredFormatUnknown`` after the others.
+        """
         return self._dead_letters(key if key is None else check_key(key), check_limit(limit))
 
     def _dead_letters(self, key: str | None, limit: int) -> Iterator[DeadLetter]:
         keys = self._keys_with("dead", call="dead_letters") if key is None else [key]
+        skipped: list[IncumbentError] = []
         for each in keys:
             if limit <= 0:
-                return
-            _, [_, *letters] = self._run("letters", each, limit, call="dead_letters")
-            for message, (_, meta, _) in zip(_letters(letters), _triples(letters), strict=True):
+                break
+            if key is None:
+                answer = self._read("letters", each, skipped, limit, call="dead_letters")
+                if answer is None:
+                    continue
+            else:
+                _, answer = self._run("letters", each, limit, call="dead_letters")
+            _, odd, *letters = answer
+            skipped += self._odd("dead_letters", each, "letters", odd)
+            for letter in _triples(letters):
+                try:
+                    (message,) = _letters(letter)
+                    found = DeadLetter(key=each, message=message, died_at_ms=json.loads(letter[1])["died"])
+                except BROKEN as cause:
+                    skipped.append(self._broken("dead_letters", each, "letters", letter[0], cause))
+                    continue
                 limit -= 1
-                yield DeadLetter(key=each, message=message, died_at_ms=json.loads(meta)["died"])
+                yield found
+        if skipped:
+            raise StoredFormatUnknown.of(skipped)
 
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""
@@ -460,7 +488,7 @@ class RedisProvider:
     def purge(self, key: str, message_id: str) -> bool:
         """M6."""
         check_message_id(message_id, check_key(key))
-        return self._dead("purge", key, message_id) == b"purged"
+        return self._dead("purge", key, message_id, secrets.token_hex(8)) == b"purged"
 
     # --- asking
 
@@ -471,11 +499,7 @@ class RedisProvider:
         sent, answer = self._server.run(name, self._names.of(key), arguments, call=call, key=key, ttl_ms=ttl_ms)
         match answer:
             case [b"format", record, version]:
-                raise StoredFormatUnknown(
-                    f"{call} of key {key!r}: its record {_text(record)!r} has format {_text(version)}, which this "
-                    "version cannot read; it was left as it stands. Run the version that wrote it, or a newer one",
-                    key=key,
-                )
+                raise _unknown_format(f"{call} of key {key!r}: its record {_text(record)!r}", version, key)
             case [b"broken", record]:
                 raise StoredFormatUnknown(
                     f"{call} of key {key!r}: parts of its record {_text(record)!r} are missing, as after an eviction "
@@ -494,10 +518,41 @@ class RedisProvider:
             self._fences.forget(key, owner)
         return sent, answer
 
-    def _dead(self, call: str, key: str, message_id: str) -> bytes:
+    def _read(self, name: str, key: str, skipped: list[IncumbentError], *arguments: Any, call: str) -> list[Any] | None:
+        """Run a script that reads one key of many; a key that cannot be read is skipped."""
+        try:
+            return self._run(name, key, *arguments, call=call)[1]
+        except StoredFormatUnknown as error:
+            skipped.append(error)
+        except LeaseUnavailable as error:
+            if not is_odd_record(error.__cause__):
+                raise
+            skipped.append(error)
+        return None
+
+    def _odd(self, call: str, key: str, record: str, odd: Sequence[bytes]) -> list[IncumbentError]:
+        """The errors of the messages that a script could not read: id, format ..."""
+        return [
+            _unknown_format(f"{call} of key {key!r}: message {_text(each)!r} in its record {record!r}", version, key)
+            if version
+            else self._broken(call, key, record, each)
+            for each, version in zip(odd[::2], odd[1::2], strict=True)
+        ]
+
+    def _broken(
+        self, call: str, key: str, record: str, message_id: bytes, cause: Exception | None = None
+    ) -> StoredFormatUnknown:
+        why = f" ({type(cause).__name__}: {cause})" if cause else ""
+        return StoredFormatUnknown(
+            f"{call} of key {key!r}: message {_text(message_id)!r} in its record {record!r} is broken{why}; it was "
+            f"left as it stands. Look at {self._names.of(key)[1].decode()!r} and its companions",
+            key=key,
+        )
+
+    def _dead(self, call: str, key: str, message_id: str, *more: str) -> bytes:
         """Do something with a dead letter, and return what was said of it."""
         answer: bytes
-        _, [answer] = self._run(call, key, message_id, REPEATED, call=call)
+        _, [answer] = self._run(call, key, message_id, REPEATED, *more, call=call)
         if answer == b"unknown":
             raise LeaseUnavailable(
                 f"{call} of key {key!r}: an earlier try went unanswered, and dead letter {message_id!r} is not there "
@@ -586,6 +641,14 @@ def _message(message_id: bytes, meta: bytes, body: bytes) -> Message:
         due_at_ms=kept["due"],
         promised=kept["promised"],
         last_error=kept.get("error"),
+    )
+
+
+def _unknown_format(what: str, version: bytes, key: str) -> StoredFormatUnknown:
+    return StoredFormatUnknown(
+        f"{what} has format {_text(version)}, which this version cannot read; it was left as it stands. Run the "
+        "version that wrote it, or a newer one",
+        key=key,
     )
 
 

@@ -483,6 +483,18 @@ def _refusal(error: BaseException) -> BaseException:
     return error
 
 
+def is_odd_record(error: BaseException | None) -> bool:
+    """Whether an error tells of what stands under one key's names, and says nothing of the server or of other keys."""
+    text = str(error)
+    if not isinstance(error, ResponseError) or isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError):
+        return False
+    # A script that met what no version writes: Lua's own error. Others in a script are the server's, by name.
+    broken = text.startswith(("user_script:", "Error running script")) and not any(
+        word in text for word in ("ACL", "MISCONF", "NOPERM", "OOM", "READONLY", "can't run this command")
+    )
+    return "WRONGTYPE" in text or broken
+
+
 def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
     """Say of an error whether another try may help, and what to do about it."""
     text = str(error)

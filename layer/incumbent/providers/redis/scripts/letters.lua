@@ -1,17 +1,20 @@
 -- List dead letters, the longest dead first (M6); nothing changes.
 --
 -- ARGV  1 how many at most
--- Answers {'letters', id, meta, body ...}.
+-- Answers {'letters', {id, format ...}, id, meta, body ...}: first those that this version cannot read, each with its
+-- format, or '' where it is broken.
 
 local limit = tonumber(ARGV[1])
 local refusal = load()
 if refusal then return refusal end
-local answer = { 'letters' }
+local odd = {}
+local answer = { 'letters', odd }
 for _, id in ipairs(call('ZRANGE', DEAD, 0, -1)) do
-    if #answer > 3 * limit then break end
+    if #answer > 3 * limit + 1 then break end
     local meta, body = read_letter(id)
-    if meta.v ~= FORMAT then return { 'format', 'letters', tostring(meta.v) } end
-    if now - meta.died < LETTERS_MS then
+    if not meta then
+        odd[#odd + 1], odd[#odd + 2] = id, body
+    elseif now - meta.died < LETTERS_MS then
         answer[#answer + 1] = id
         answer[#answer + 1] = cjson.encode(meta)
         answer[#answer + 1] = body

@@ -96,6 +96,7 @@ end
 --   <outcome>:<n>     '<fence> <at> <bytes of by> <by><id>'
 --   id:<id>           '<outcome>:<n>' of the last trace of an id that was handled or died (M5)
 --   by:<by>           'f:<n>' of the last trace of a claim whose own message failed (M3)
+--   purges            by what each of the last purges is known (R8)
 
 local function queue(outcome)
     local first, last, count = string.match(call('HGET', ENDED, outcome) or '1 0 0', '^(%d+) (%d+) (%d+)$')
@@ -163,10 +164,17 @@ local function drop_letter(id)
     k.letters = k.letters - 1
 end
 
+-- A dead letter's meta and body; for one that this version cannot read nil, and what is wrong with it: its format, or
+-- '' where it is broken.
 local function read_letter(id)
     local text = call('HGET', LETTERS, id)
-    local line = string.find(text, '\n', 1, true)
-    return cjson.decode(string.sub(text, 1, line - 1)), string.sub(text, line + 1)
+    local line = text and string.find(text, '\n', 1, true)
+    if not line then return nil, '' end
+    local is_json, meta = pcall(cjson.decode, string.sub(text, 1, line - 1))
+    if not is_json or type(meta) ~= 'table' then return nil, '' end
+    if meta.v ~= FORMAT then return nil, tostring(meta.v) end
+    if type(meta.died) ~= 'number' then return nil, '' end
+    return meta, string.sub(text, line + 1)
 end
 
 -- Moves a message that is out of attempts to the dead letters, which are kept for 14 days (M6).
@@ -181,7 +189,7 @@ local function bury(message, window)
     buried[#buried + 1], buried[#buried + 2], buried[#buried + 3] = message.id, meta, body
     for _, id in ipairs(call('ZRANGE', DEAD, 0, -1)) do
         local letter = read_letter(id)
-        if letter.v ~= FORMAT or now - letter.died < LETTERS_MS then break end
+        if not letter or now - letter.died < LETTERS_MS then break end
         drop_letter(id)
     end
     call('PEXPIRE', DEAD, int(LETTERS_MS))

@@ -16,7 +16,7 @@ if not call('ZSCORE', DEAD, id) then
 end
 if is_stored(id) then return { 'none' } end
 local meta, body = read_letter(id)
-if meta.v ~= FORMAT then return { 'format', 'letters', tostring(meta.v) } end
+if not meta then return body == '' and { 'broken', 'letters' } or { 'format', 'letters', body } end
 meta.by, meta.promised, meta.died = '', true, nil
 store(id, body, meta)
 drop_letter(id)
