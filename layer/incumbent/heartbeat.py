@@ -39,7 +39,7 @@ class Heartbeat:
 
     ``renew`` sends one renewal; it raises ``LeaseLost`` when it is refused and anything else when it does not know.
     ``on_lost`` is called once, with the reason, by whoever notices: this thread, or the run that looks. ``prepare`` is
-    called once in the thread, which has a copy of the run's context variables.
+    called once in the thread, which has a copy of the run's context variables; ``before_each`` before each renewal.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Heartbeat:
         on_error: Callable[[Exception], None],
         lost: Callable[[str], LeaseLost],
         prepare: Callable[[], None] = lambda: None,
+        before_each: Callable[[], None] = lambda: None,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self._renew = renew
@@ -65,6 +66,7 @@ class Heartbeat:
         self._on_error = on_error
         self._make_lost = lost
         self._prepare = prepare
+        self._before_each = before_each
         self._make_thread = thread
         self._loss: LeaseLost | None = None
         self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
@@ -73,14 +75,15 @@ class Heartbeat:
         self._process = os.getpid()
         self.waiting: int | None = None
 
-    def start(self) -> None:
-        """Start beating, unless the invocation ends before the first renewal is due."""
+    def start(self) -> bool:
+        """Start beating, unless the invocation ends before the first renewal is due; say whether it beats."""
         if self._ends is not None and self._clock.now().until(self._ends) <= self._due_ms():
-            return
+            return False
         run = functools.partial(contextvars.copy_context().run, self._beat_until_stopped)
         thread = self._make_thread(target=run, name="incumbent-heartbeat", daemon=True)
         thread.start()  # raises where there are too many threads
         self._thread = thread
+        return True
 
     def stop(self) -> None:
         """Stop and join; no renewal is sent or in flight afterwards."""
@@ -173,6 +176,7 @@ class Heartbeat:
     def _beat(self) -> None:
         pause_ms = _jitter(self._due_ms())
         while not self._clock.wait_ms(self._stopped, pause_ms):
+            self._before_each()
             if self._over() or self.loss is not None:
                 return  # M13
             try:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, TextIO, TypeAlias
+from typing import Literal, Protocol, TextIO, TypeAlias, runtime_checkable
 
 from incumbent.validation import flag
 
@@ -89,6 +89,29 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
         hook(*arguments)
     except (Exception, SystemExit):
         LOG.exception("%s raised; the run goes on", what)
+
+
+@runtime_checkable
+class Collector(Protocol):
+    """An observer that would rather be told of a whole call than of each fact."""
+
+    def collect(self) -> "Collected":
+        """Return an observer for one call."""
+        ...
+
+
+class Collected(Observer, Protocol):
+    """An observer of one call."""
+
+    def flush(self) -> None:
+        """Tell what has been collected so far, if anything."""
+        ...
+
+
+def collect(observers: Iterable[Observer]) -> tuple[tuple[Observer, ...], tuple[Collected, ...]]:
+    """The observers of one call, and those among them that are to be flushed."""
+    collected = {id(observer): observer.collect() for observer in observers if isinstance(observer, Collector)}
+    return tuple(collected.get(id(each), each) for each in observers), tuple(collected.values())
 
 
 def leave_untraced() -> None:

@@ -6,7 +6,8 @@ Powertools is imported by whoever asks for metrics, and by nobody else.
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO, runtime_checkable
 
@@ -33,19 +34,28 @@ _MEASURED: Mapping[FactName, Mapping[str, str]] = {
     "handed_over": {"HoldMs": "ms"},
     "swept": {"OrphansFound": "waiting", "OldestWaitingMs": "ms"},
 }
-METRICS = frozenset({*_COUNTED.values(), *_ENDED.values(), *(name for each in _MEASURED.values() for name in each)})
+_MEASURES = frozenset(name for each in _MEASURED.values() for name in each)
+METRICS = frozenset({*_COUNTED.values(), *_ENDED.values(), *_MEASURES})
 """The names of all metrics."""
 
 _FLAGS_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
 
 
-class PowertoolsMetrics:
-    """An observer that counts facts in CloudWatch, by one line of the embedded metric format for each.
+_AT_ONCE: frozenset[FactName] = frozenset({"lost", "dead"})
+_MOST_FACTS = 50  # of a line: CloudWatch takes 100 values of a metric
 
-    A line is printed when its fact happens: a timeout takes back none of what was told before, a fact of the
-    heartbeat's thread waits for no flush, and the function's own ``Metrics`` have nothing to do with it. The keyspace
-    is the one dimension; a sweeper's metrics have none, since it serves all keyspaces. Key, owner, fence and request id
-    stand beside the numbers, for CloudWatch Logs Insights.
+
+class PowertoolsMetrics:
+    """An observer that counts facts in CloudWatch, by lines of the embedded metric format.
+
+    A call of a decorated function is one line: counts are added up, and a measure that was taken more than once is a
+    list of numbers. The line is printed when the call ends; what was collected before is printed with each renewal,
+    before a hand-over, with a loss or a dead letter, and before a run that is too short for a renewal, so that a
+    process which is killed takes little of it along. Called by itself, as the sweeper does, it prints each fact.
+
+    The function's own ``Metrics`` have nothing to do with it. The keyspace is the one dimension; a sweeper's metrics
+    have none, since it serves all keyspaces. Key, owner, fence and request id stand beside the numbers, for CloudWatch
+    Logs Insights.
 
     It is safe to call from any thread.
     """
@@ -61,13 +71,27 @@ class PowertoolsMetrics:
 
     def __call__(self, fact: Fact, /) -> None:
         """Print the fact's metrics, if it has any."""
-        numbers = measured(fact)
-        if not numbers:
+        self.print([fact])
+
+    def collect(self) -> "CollectedMetrics":
+        """Return an observer that prints the facts of one call as one line."""
+        return CollectedMetrics(self)
+
+    def print(self, facts: Sequence[Fact]) -> None:
+        """Print the metrics of facts of one key as one line, if they have any; it names the owner of the last one."""
+        numbers: dict[str, list[int]] = {}
+        counting = [fact for fact in facts if measured(fact)]
+        for fact in counting:
+            for name, value in measured(fact).items():
+                numbers.setdefault(name, []).append(value)
+        if not counting:
             return
+        fact = counting[-1]
+        values = {name: each if name in _MEASURES else [sum(each)] for name, each in numbers.items()}
         metrics = self._make(namespace=self._namespace)
         metrics.service = ""  # an alarm names its dimensions exactly: an environment variable must not add one
-        for name, value in numbers.items():
-            metrics.add_metric(name=name, unit=self._units[name.endswith("Ms")], value=value)
+        for name in values:
+            metrics.add_metric(name=name, unit=self._units[name.endswith("Ms")], value=0)
         if fact.keyspace:
             metrics.add_dimension(name="keyspace", value=fact.keyspace)
         for name, said in (
@@ -78,10 +102,39 @@ class PowertoolsMetrics:
         ):
             if said not in (None, ""):
                 metrics.add_metadata(name, said)
+        line: dict[str, Any] = {**metrics.serialize_metric_set()}
+        # A list only where there are several: Logs Insights calls the parts of a list `WaitMs.0`, `WaitMs.1`.
+        line.update({name: each[0] if len(each) == 1 else each for name, each in values.items()})
         # One write: a line of another thread must not come in between.
         stream = self._stream or sys.stdout
-        stream.write(f"{json.dumps(metrics.serialize_metric_set())}\n")
+        stream.write(f"{json.dumps(line)}\n")
         stream.flush()
+
+
+class CollectedMetrics:
+    """Keeps the facts of one call for one line; safe to use from any thread."""
+
+    def __init__(self, metrics: PowertoolsMetrics) -> None:
+        """``metrics`` prints the line."""
+        self._metrics = metrics
+        self._facts: list[Fact] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, fact: Fact, /) -> None:
+        """Keep a fact that counts; print at once what an alarm waits for."""
+        if not measured(fact):
+            return
+        with self._lock:
+            self._facts.append(fact)
+            full = len(self._facts) >= _MOST_FACTS
+        if full or fact.fact in _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Print what was kept."""
+        with self._lock:
+            facts, self._facts = self._facts, []
+        self._metrics.print(facts)
 
 
 def measured(fact: Fact) -> dict[str, int]:

@@ -38,7 +38,7 @@ from incumbent.errors import (
 )
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.lease import _CURRENT, Lease
-from incumbent.observe import LOG, Fact, FactName, Observer, guarded, leave_untraced, tell
+from incumbent.observe import LOG, Fact, FactName, Observer, collect, guarded, leave_untraced, tell
 from incumbent.validation import MAX_TTL_MS, check_ms, is_plain, shown
 from incumbent.values import (
     Busy,
@@ -224,6 +224,8 @@ class Runner:
         except (MailboxFull, MessageInvalid, MessageTooLarge) as error:
             stay.tell("refused", error=describe(error))
             raise
+        finally:
+            stay.flush()
 
 
 class _Stay:
@@ -235,6 +237,7 @@ class _Stay:
         self.clock = runner.clock
         self.call = call
         self.work = work
+        self.observers, self.collected = collect(runner.observers)
         self.began = runner.clock.now()
         self.longest_ms = 0
         self.own: Ran | Later | None = None
@@ -360,7 +363,8 @@ class _Stay:
         )
         current = _CURRENT.set(lease)
         try:
-            heartbeat.start()
+            if not heartbeat.start():
+                self.flush()
             lease.assert_held()  # a claim that was answered too late starts nothing (R12)
             run.result = self.work(lease.messages[0], lease)
         except BaseException as error:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
@@ -537,6 +541,7 @@ class _Stay:
         call, waker, mailbox = self.call, self.runner.waker, self.runner.mailbox
         assert waker is not None  # noqa: S101 - a ticket is only made when there is a waker
         assert mailbox is not None  # noqa: S101
+        self.flush()  # before a call that may last until the invocation is cut off
         try:
             waker(Wake(key=call.key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
         except Exception as error:  # noqa: BLE001 - a waker may be anybody's; what it raises must not lose the ticket
@@ -690,6 +695,7 @@ class _Stay:
             on_error=lambda error: self.tell("store_error", owner=tenure.owner, error=describe(error)),
             lost=lost,
             prepare=leave_untraced,
+            before_each=self.flush,
             thread=self.runner.thread,
         )
         handle = Lease(
@@ -737,10 +743,15 @@ class _Stay:
             ms=self.began.until(self.clock.now()),
         )
 
+    def flush(self) -> None:
+        """Have the observers that collect facts tell what they have."""
+        for each in self.collected:
+            guarded("observer", each.flush)
+
     def tell(self, fact: FactName, **said: Any) -> None:
         """Tell the observers a fact of this call."""
         tell(
-            self.runner.observers,
+            self.observers,
             Fact(
                 fact=fact,
                 key=self.call.key,

@@ -88,8 +88,8 @@ def numbers(blob: dict[str, Any]) -> list[tuple[str, float]]:
     (directive,) = blob["_aws"]["CloudWatchMetrics"]
     said = []
     for metric in directive["Metrics"]:
-        (value,) = blob[metric["Name"]]
-        said.append((metric["Name"], value))
+        value = blob[metric["Name"]]
+        said += [(metric["Name"], each) for each in (value if isinstance(value, list) else [value])]
     return said
 
 
@@ -123,7 +123,7 @@ def nothing(event: object, context: object) -> None:
 
 
 class TestMetrics:
-    """CloudWatch's embedded format, one line for each fact that counts."""
+    """CloudWatch's embedded format, one line for each call that counts."""
 
     @pytest.fixture
     def lines(self) -> Lines:
@@ -137,7 +137,7 @@ class TestMetrics:
         chosen = {"key_jmespath": "order_id", "message_id_jmespath": "id", "waker": None, **options}
         return leased(provider=provider, keyspace="orders", observer=lines.observer, clock=clock, **chosen)(work)
 
-    def test_a_run_is_four_lines(self, lines: Lines, provider: MemoryProvider, clock: StepClock) -> None:
+    def test_a_run_is_one_line(self, lines: Lines, provider: MemoryProvider, clock: StepClock) -> None:
         """Acquired, started after no wait, completed, freed after as long as it took."""
 
         def work(event: object, context: object) -> None:
@@ -151,6 +151,81 @@ class TestMetrics:
             ("RunCompleted", 1),
             ("HoldMs", 40),
         ]
+        assert len(lines.blobs) == 1
+
+    def test_a_value_is_a_number_and_several_measures_are_a_list(
+        self, lines: Lines, provider: MemoryProvider, clock: StepClock
+    ) -> None:
+        """Logs Insights calls parts of a list ``WaitMs.0``; counts are added up, so their names stay as they are."""
+        handler: Any
+
+        def work(event: dict[str, Any], context: Any) -> None:
+            if event["id"] == "m-1":
+                handler({**event, "id": "m-2"}, context)
+            clock.advance(10)
+
+        handler = self.handler(lines, provider, clock, work)
+        handler(event(), context(clock))
+        *_, line = lines.blobs
+        assert (line["LeaseAcquired"], line["RunCompleted"], line["WaitMs"], line["HoldMs"]) == (1, 2, [0, 10], 20)
+
+    def test_six_records_are_six_lines(self, lines: Lines, provider: MemoryProvider, clock: StepClock) -> None:
+        """Each names its key; they were 24 lines and 10 KB."""
+        chosen: dict[str, Any] = {"key_jmespath": "order_id", "message_id_jmespath": "id", "keyspace": "orders"}
+        apply = leased_function(**chosen, provider=provider, observer=lines.observer, clock=clock)(
+            lambda record: record
+        )
+        for number in range(6):
+            apply({"order_id": f"order-{number}", "id": f"m-{number}"})
+        assert [blob["lease_key"] for blob in lines.blobs] == [f"orders/order-{number}" for number in range(6)]
+        assert len(lines.stream.getvalue()) < 6 * 700
+
+    def test_a_process_that_is_killed_takes_little_along(
+        self, lines: Lines, provider: MemoryProvider, clock: StepClock
+    ) -> None:
+        """What was counted is printed before a renewal, and before a run that ends before the first one."""
+        printed: list[list[str]] = []
+
+        def work(event: object, context: object) -> None:
+            printed.append(lines.names)
+
+        self.handler(lines, provider, clock, work)(event(), context(clock, left_ms=9_000))
+        before = lines.names
+
+        def renewed(event: object, context: object) -> None:
+            printed.append(lines.names[len(before) :])
+            clock.advance(clock.next_pause_ms())
+            clock.next_pause_ms()
+            printed.append(lines.names[len(before) :])
+
+        self.handler(lines, provider, clock, renewed)(event(message_id="m-2"), context(clock))
+        begun = ["LeaseAcquired", "MailboxDepth", "WaitMs"]
+        assert printed == [begun, [], begun]
+
+    def test_what_an_alarm_waits_for_is_printed_at_once(
+        self, lines: Lines, provider: MemoryProvider, clock: StepClock
+    ) -> None:
+        """A loss is, while the run goes on; and a hand-over comes after the rest."""
+
+        def work(event: object, context: object, *, lease: Lease) -> None:
+            provider.release_lease(KEY, lease.owner)
+            with pytest.raises(LeaseLost):
+                lease.renew()
+            assert "LeaseLost" in lines.names
+            assert lines.blobs[-1]["owner"] == lease.owner
+
+        with pytest.raises(LeaseLost):
+            self.handler(lines, provider, clock, work)(event(), context(clock))
+        assert lines.names.count("LeaseLost") == 1
+
+    def test_a_line_holds_fewer_values_than_cloudwatch_takes(self, lines: Lines) -> None:
+        """A hundred of a metric; what is more goes into another line."""
+        call = lines.observer.collect()
+        for _ in range(120):
+            call(Fact(fact="run_started", key=KEY, t_ms=0, keyspace="orders", waited_ms=7))
+        call.flush()
+        call.flush()
+        assert [len(blob["WaitMs"]) for blob in lines.blobs] == [50, 50, 20]
 
     def test_the_keyspace_is_the_only_dimension(
         self, lines: Lines, provider: MemoryProvider, clock: StepClock, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +261,7 @@ class TestMetrics:
             seen.append(lease)
 
         self.handler(lines, provider, clock, work)(event("a secret"), context(clock))
-        acquired = lines.blobs[0]
+        (acquired,) = lines.blobs
         assert acquired["lease_key"] == KEY
         assert (acquired["owner"], acquired["fence"]) == (seen[0].owner, seen[0].fence)
         assert acquired["request_id"] == "request-1"
@@ -207,7 +282,7 @@ class TestMetrics:
         handler(event(), context(clock))
         assert ("MessageRouted", 1) in lines.numbers
         assert [value for name, value in lines.numbers if name == "WaitMs"] == [0, 300]
-        assert lines.names.count("RunCompleted") == 2
+        assert sum(value for name, value in lines.numbers if name == "RunCompleted") == 2
 
     def test_a_refused_caller_is_counted_as_busy(
         self, lines: Lines, provider: MemoryProvider, clock: StepClock
