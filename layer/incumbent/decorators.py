@@ -34,6 +34,7 @@ from incumbent.errors import (
     MessageTooLarge,
 )
 from incumbent.lease import Lease
+from incumbent.policies import policy_in_force
 from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
 from incumbent.sources import Source, source_of, stored_form
 from incumbent.validation import check_keyspace, check_message_id, fit_message_id, flag, full_key, shown
@@ -140,7 +141,8 @@ def leased(
         stop_before_ms: How long before the invocation's end ``lease.stop`` says so; unless set 5,000, but at most a
             quarter of the time that the invocation has.
         max_hops: How many invocations may wake one another in a row.
-        policy: How messages are kept: limits, window, attempts and pauses.
+        policy: How messages are kept: limits, window, attempts and pauses (``INCUMBENT_POLICY``, a JSON object of its
+            fields). `send` and `status` need the same one: set the variable for all functions of a keyspace.
         waker: Calls for the next invocation. ``"auto"``: `LambdaWaker` inside Lambda, elsewhere as ``None``. ``None``
             wakes nothing: what waits is run in place.
         target: What to wake, instead of the function as it was invoked (``INCUMBENT_TARGET``).
@@ -811,6 +813,7 @@ def _settings(**given: Any) -> Settings:
             except ValueError as cause:
                 raise ConfigurationError(f"{variable} is {text!r}: give whole milliseconds") from cause
             read.append(variable)
+    chosen["policy"] = policy_in_force(given.get("policy"))
     try:
         return Settings(**chosen)
     except ConfigurationError as cause:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from incumbent import observe, powertools, providers
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import (
-    DEFAULT_POLICY,
     LeaseProvider,
     Mailbox,
     is_archive,
@@ -19,6 +18,7 @@ from incumbent.contract import (
     resolve_lease_provider,
 )
 from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
+from incumbent.policies import policy_in_force
 from incumbent.runs import describe
 from incumbent.sources import stored_form
 from incumbent.validation import check_keyspace, fit_message_id, flag, full_key
@@ -46,7 +46,7 @@ def send(
     keyspace: str | None = None,
     provider: object | None = None,
     waker: Waker | Literal["auto"] | None = "auto",
-    policy: Policy = DEFAULT_POLICY,
+    policy: Policy | None = None,
     ttl_ms: int = _TICKET_TTL_MS,
     store: Callable[[Any], Any] = stored_form,
 ) -> Sent:
@@ -67,6 +67,7 @@ def send(
     if providers.STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
         raise ConfigurationError(f"send to key {key!r}: INCUMBENT_DISABLED is set, so nobody would run it", key=key)
     check_waker(waker)
+    chosen_policy = policy_in_force(policy)
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
     given = secrets.token_hex(16) if message_id is None else message_id
@@ -81,7 +82,7 @@ def send(
         observe.tell(observers, observe.Fact(fact=fact, key=full, t_ms=now_ms, **more))
 
     try:
-        answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=policy)
+        answer = mailbox.claim(full, ticket, ttl_ms, message, as_ticket=True, origin=origin, policy=chosen_policy)
     except LeaseUnavailable as error:
         told("store_error", error=describe(error))
         raise
@@ -118,7 +119,7 @@ def status(
     target: str | None = None,
     keyspace: str | None = None,
     provider: object | None = None,
-    policy: Policy = DEFAULT_POLICY,
+    policy: Policy | None = None,
 ) -> MessageState | Literal["unknown"]:
     """What became of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"`` or ``"unknown"``.
 
@@ -129,7 +130,7 @@ def status(
     if not is_archive(backend):
         raise ConfigurationError(f"{type(backend).__name__} cannot look up messages")
     full = _full_key(key, keyspace, _function(target))
-    return backend.find(full, fit_message_id(message_id), policy=policy) or "unknown"
+    return backend.find(full, fit_message_id(message_id), policy=policy_in_force(policy)) or "unknown"
 
 
 def _mailbox(provider: object | None) -> Mailbox:
