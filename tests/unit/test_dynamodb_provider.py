@@ -1433,11 +1433,24 @@ def open_files() -> int:
     return len(list(Path("/dev/fd").iterdir()))
 
 
+class Keeping(boto3.session.Session):
+    """A session that keeps its clients, so that nothing but ``close`` closes their connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def client(self, *args: Any, **options: Any) -> Any:
+        """Make a client, and keep it."""
+        self.kept.append(super().client(*args, **options))
+        return self.kept[-1]
+
+
 def test_close_closes_what_is_ours(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a later call opens it again; a client that was given is its owner's."""
     for name, value in on_moto.server.environment.items():
         monkeypatch.setenv(name, value)
-    ours = DynamoDBProvider(table_name=on_moto.name)
+    ours = DynamoDBProvider(table_name=on_moto.name, boto3_session=Keeping())
     given = boto3.client("dynamodb", config=Config(read_timeout=1, connect_timeout=1))
     theirs = DynamoDBProvider(table_name=on_moto.name, client=given)
     for provider, kept in ((ours, 0), (theirs, 1)):
