@@ -314,6 +314,25 @@ def test_every_service_that_is_called_from_the_vpc_is_named(template: dict[str, 
         assert {service for service, name in SERVICES.items() if name in text} == called
 
 
+def test_longest_stack_name_is_told(template: dict[str, Any]) -> None:
+    """A function's name has at most 64 characters, and the stack's is its beginning."""
+    names = [
+        each["Properties"]["FunctionName"]["Fn::Sub"]
+        for each in resources(template, "AWS::Serverless::Function").values()
+    ]
+    assert all(name.startswith("${AWS::StackName}-") for name in names)
+    longest = 64 - max(len(name.removeprefix("${AWS::StackName}")) for name in names)
+    assert f"a stack name has at most {longest}" in (ROOT / "docs" / "lambda.md").read_text("utf-8")
+
+
+def test_no_server_is_recommended_whose_eviction_cannot_be_switched_off() -> None:
+    """Serverless caches of ElastiCache take no parameter group."""
+    for page in [ROOT / "template.yaml", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"\s+", " ", page.read_text("utf-8"))
+        for found in re.finditer("ElastiCache Serverless", text):
+            assert re.search(r"(Not|cannot be) $", text[: found.start()].replace("**", "")), page
+
+
 def test_functions_are_in_a_vpc_only_where_subnets_are_given(template: dict[str, Any]) -> None:
     """Redis needs one, DynamoDB does not."""
     condition, inside, outside = template["Globals"]["Function"]["VpcConfig"]["Fn::If"]
@@ -426,10 +445,12 @@ def test_silence_is_good_but_for_the_sweeper_s_which_a_new_stack_may_keep(templa
 
 
 def test_every_alarm_is_explained(template: dict[str, Any]) -> None:
-    """A row of the page says what it means and what to do."""
+    """The page says what it means and what to do."""
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    rows = set(re.findall(r"`(\w+Alarm)`", "".join(re.findall(r"^\|[^|]*\|", page, re.MULTILINE))))
-    assert rows == set(resources(template, "AWS::CloudWatch::Alarm"))
+    explained = set(
+        re.findall(r"`(\w+Alarm)`", "".join(re.findall(r"^- \*\*.*?\*\*:", page, re.MULTILINE | re.DOTALL)))
+    )
+    assert explained == set(resources(template, "AWS::CloudWatch::Alarm"))
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:
