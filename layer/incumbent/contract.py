@@ -48,7 +48,9 @@ M6   Failure: a delivery is counted in the step that gives the message to a run.
      again after a growing pause, later ones skip ahead or are blocked (which keeps their order only if the failed one
      stays, M3); after ``max_attempts`` it is a dead letter. One whose body cannot be read is a dead
      letter as soon as it is given to a tenure, its text kept; ``take`` leaves it to the next tenure.
-M7   Limits: ``max_pending`` bounds what is routed; whoever finds the key free owns it even when the mailbox is full.
+M7   Limits: ``max_pending`` bounds what is routed. A call that finds the key free stores its message and owns the key
+     even when the mailbox is full, until 100 messages more are stored; then it can own the key without a message. No
+     key stores more than 1,100: a redrive beyond is refused. A store may have less room (DynamoDB: 400 KB).
      What is not read back as it is by every supported interpreter is refused before any request: what JSON cannot
      say, names that are not text, more than 500 levels, integers of more than 4,300 digits.
 M8   Orphans: due messages without a live owner go to the next claim, and ``orphans`` finds them when none comes, a
@@ -222,7 +224,10 @@ class Archive(Protocol):
         ...
 
     def redrive(self, key: str, message_id: str) -> bool:
-        """Put a dead letter back at the end of its mailbox, promised and undelivered; ``False`` if there is none."""
+        """Put a dead letter back at the end of its mailbox, promised and undelivered; ``False`` if there is none.
+
+        Raises ``MailboxFull`` (M7): the letter is kept.
+        """
         ...
 
     def purge(self, key: str, message_id: str) -> bool:

@@ -91,7 +91,15 @@ class LeaseLost(IncumbentError):
 
 
 class MailboxFull(IncumbentError):
-    """``max_pending`` messages are stored for the key already; this one was not (M7)."""
+    """As many messages are stored for the key as may be; this one was not (M7).
+
+    ``owner`` is who holds the key and works them off; ``None`` where the key is free, or the store did not say.
+    """
+
+    def __init__(self, message: str, *, key: str | None = None, owner: str | None = None) -> None:
+        """Keep who holds the key."""
+        super().__init__(message, key=key)
+        self.owner = owner
 
 
 class MessageTooLarge(IncumbentError):

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Protocol, TypeGuard, TypeVar
 
 from incumbent.contract import Archive, LeaseProvider, Mailbox, is_archive, is_lease_provider, is_mailbox
-from incumbent.errors import ConfigurationError, StoredFormatUnknown
+from incumbent.errors import ConfigurationError, MailboxFull, StoredFormatUnknown
 from incumbent.observe import Fact
 from incumbent.sweeper import sweep
 from incumbent.values import DeadLetter
@@ -74,7 +74,13 @@ def redrive(
 
     ``target`` is whom to wake; unless given, whoever is recorded with the key.
     """
-    back = [each for each in message_ids if _done(store.redrive, say, key, each, "is back in the mailbox of")]
+    back: list[str] = []
+    try:
+        for each in message_ids:
+            if _done(store.redrive, say, key, each, "is back in the mailbox of"):
+                back.append(each)  # noqa: PERF401 - what came before a refusal counts
+    except MailboxFull as full:  # what is back already is to be run all the same
+        say(str(full))
     started = not back or _start(store, say, key, target, make_waker)
     return started and len(back) == len(message_ids)
 

@@ -25,6 +25,8 @@ from typing import Literal
 from incumbent.values import Failure, MessageState, Origin, Orphan, Policy
 
 LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept
+BEYOND = 100  # M7: how many messages owners that die may leave behind in a mailbox that is full
+MOST_STORED = 1_000 + BEYOND  # M7: of a key, whatever its policy is
 REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
 
 
@@ -420,7 +422,9 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, "full"
         routed = replace(state, mail=(*state.mail, replace(message, promised=True)))
         return routed, Accepted(owner=state.owner, stored=len(routed.mail))
-    # (5) stored and owned, however full the mailbox is, unless it would only wait behind a message that blocks (M7)
+    # (5) stored and owned, though the mailbox is full, unless it would only wait behind a message that blocks (M7)
+    if len(state.mail) >= policy.max_pending + BEYOND:
+        return state, "full"
     if len(state.mail) >= policy.max_pending and not as_ticket and _is_blocked(state, now_ms, policy):
         return state, "full"
     mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
@@ -616,10 +620,15 @@ def letters(state: KeyState, now_ms: int) -> tuple[Dead, ...]:
     return tuple(letter for letter in state.dead if now_ms - letter.died_ms < LETTERS_MS)
 
 
-def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bool]:
-    """Put a dead letter back at the end of the mailbox: promised, undelivered, its id no longer dead."""
+def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bool | Full]:
+    """Put a dead letter back at the end of the mailbox: promised, undelivered, its id no longer dead.
+
+    M7: unless as many are stored as any key may store.
+    """
     for letter in state.dead:
         if letter.id == message_id and all(stored.id != message_id for stored in state.mail):
+            if len(state.mail) >= MOST_STORED:
+                return state, "full"
             back = Stored(id=letter.id, body=letter.body, by="", promised=True, stored_ms=now_ms, error=letter.error)
             rest = tuple(trace for trace in state.ended if (trace.id, trace.outcome) != (message_id, "dead"))
             return replace(purge(state, message_id)[0], mail=(*state.mail, back), ended=rest), True

@@ -243,6 +243,7 @@ class _Stay:
         self.own: Ran | Later | None = None
         self.own_is_promised = False
         self.own_is_settled = False
+        self.has_made_room = False
         self.own_error: BaseException | None = None
         self.may_wake = runner.waker is not None
 
@@ -297,16 +298,24 @@ class _Stay:
         mailbox = self.runner.mailbox
         if mailbox is None:
             return self.acquire(owner)
-        answer = mailbox.claim(
-            call.key,
-            owner,
-            settings.ttl_ms,
-            call.message,
-            ticket=call.ticket,
-            route=settings.when_busy == "enqueue",
-            origin=call.origin,
-            policy=settings.policy,
-        )
+        try:
+            answer = mailbox.claim(
+                call.key,
+                owner,
+                settings.ttl_ms,
+                call.message,
+                ticket=call.ticket,
+                route=settings.when_busy == "enqueue",
+                origin=call.origin,
+                policy=settings.policy,
+            )
+        except MailboxFull as full:
+            if full.owner is not None or call.message is None or self.has_made_room:
+                raise
+            # The key is free, so nobody else makes room: this invocation does, as if it had been woken (M7).
+            self.has_made_room = True
+            _Stay(self.runner, replace(call, message=None, ticket=None), self.work).serve()
+            return self.claim()
         if isinstance(answer, Claimed | Duplicate | Idle):
             self.told_dead(answer.buried)
         match answer:

@@ -95,6 +95,12 @@ def check_error(error: object) -> str:
     return "" if error == "" else _text("the error", error, MAX_ERROR_BYTES)
 
 
+def check_origin(name: str, value: object) -> None:
+    """At most 1,024 bytes of UTF-8, perhaps none: what is kept of who asks."""
+    if value not in (None, ""):
+        _text(f"the origin's {name}", value, MAX_KEY_BYTES)
+
+
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
     """Whole milliseconds within bounds; no bool, no float."""
     if isinstance(value, bool) or not isinstance(value, int):

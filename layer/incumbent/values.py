@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError
-from incumbent.validation import MAX_TTL_MS, check_error, check_ms
+from incumbent.validation import MAX_TTL_MS, check_error, check_ms, check_origin
 
 MessageState: TypeAlias = Literal["waiting", "running", "handled", "dead"]
 
@@ -101,6 +101,11 @@ class Origin:
     target: str | None = None
     request_id: str | None = None
     log_stream: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would not fit beside the messages of a key: more than 1,024 bytes each."""
+        for name in ("keyspace", "target", "request_id", "log_stream"):
+            check_origin(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

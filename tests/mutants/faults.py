@@ -251,8 +251,8 @@ MUTANTS = (
     Mutant(
         "append_any: routing wants the mailbox of a live holder only (M1)",
         UPDATES,
-        '    update.when_absent("mail", policy.max_pending - 1)  # M7\n',
-        '    update.when_absent("mail", policy.max_pending - 1)  # M7\n'
+        '    update.when_absent("mail", most - 1)\n',
+        '    update.when_absent("mail", most - 1)\n'
         "    update.when(f\"{update.name('expires_at')} > {update.value(now_ms)}\")\n",
         (DYNAMODB,),
     ),

@@ -185,7 +185,8 @@ class Ghost:
         if asked.call != "claim" or self.skew_ms is not None:
             return
         live = rules.owned(before, now_ms)
-        if said == "full" and not live and self.policy.on_error != "block":
+        room = len(before.mail) < self.policy.max_pending + rules.BEYOND
+        if said == "full" and not live and room and self.policy.on_error != "block":
             self._broken("M7", "a message is refused by a full mailbox that nobody owns")
         waits = isinstance(said, rules.Accepted) or (
             isinstance(said, rules.Known) and said.state in ("waiting", "running")

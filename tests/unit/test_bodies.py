@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from incumbent import ConfigurationError, Lease, MessageInvalid, MessageTooLarge, leased_function, send
+from incumbent import ConfigurationError, Lease, MailboxFull, MessageInvalid, MessageTooLarge, leased_function, send
+from incumbent.providers.memory import MemoryProvider
+from incumbent.rules import MOST_STORED
+from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance.samples import NOT_JSON, table
 from incumbent.validation import MAX_DEPTH, UnreadableBody, from_json, is_plain, to_json
+from incumbent.values import Failure, Message, Policy
 from tests.unit.test_decorators import Shop
+
+TTL_MS = 30_000
 
 
 class Color(enum.StrEnum):
@@ -206,3 +212,24 @@ def test_brackets_in_text_are_not_levels() -> None:
     """Also a thousand of them."""
     text = to_json({"v": "[{" * 1_000, "w": [[1]] * 600}, key="k", message_id="m", most_bytes=10_000)
     assert from_json(text)["v"] == "[{" * 1_000
+
+
+# --- a redrive is bounded: M7
+
+
+def test_redrive_into_a_mailbox_that_is_full_keeps_the_letter() -> None:
+    """As many as any key may store; the letter can be put back when there is room."""
+    clock = FakeClock()
+    provider = MemoryProvider(clock=clock)
+    once = Policy(max_attempts=1, max_pending=1_000)
+    provider.claim("k", "A", TTL_MS, Message(id="dead", event=1), policy=once)
+    provider.settle("k", "A", ttl_ms=TTL_MS, failed=[Failure(id="dead", error="e")], policy=once)
+    for number in range(MOST_STORED):
+        provider.claim("k", f"T{number}", TTL_MS, Message(id=f"m{number}", event=1), policy=once, as_ticket=True)
+        provider.release_lease("k", f"T{number}")
+    with pytest.raises(MailboxFull, match=r"1,100 messages.*is kept"):
+        provider.redrive("k", "dead")
+    assert [letter.message.id for letter in provider.dead_letters("k", 9)] == ["dead"]
+    provider.claim("k", "B", TTL_MS, None)
+    provider.settle("k", "B", ttl_ms=TTL_MS, handled=["m0"])
+    assert provider.redrive("k", "dead") is True

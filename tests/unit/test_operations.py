@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import ConfigurationError, Failure, Message, NoopLeaseProvider, Origin, Policy, Wake, operations
+from incumbent import ConfigurationError, Failure, Message, NoopLeaseProvider, Origin, Policy, Wake, operations, rules
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from tests.unit.stage import ARN, RecordingWaker
@@ -62,6 +62,17 @@ class Hand:
 def hand() -> Hand:
     """A store and a hand."""
     return Hand()
+
+
+def test_redrive_stops_at_a_full_mailbox_and_starts_what_is_back(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M7: what is back is run, and the letters that are left are kept."""
+    for message_id in ("m1", "m2", "m3"):
+        hand.bury("orders/a", message_id, error="e")
+    monkeypatch.setattr(rules, "MOST_STORED", 2)
+    assert not hand.redrive("orders/a", "m1", "m2", "m3")
+    assert "is kept" in hand.said[2]
+    assert hand.said[3].startswith("woke ")
+    assert [letter.message.id for letter in hand.store.dead_letters("orders/a", 9)] == ["m3"]
 
 
 def test_letters_are_listed_a_line_each(hand: Hand) -> None:

@@ -34,7 +34,14 @@ from redis.retry import Retry
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import is_archive, is_lease_provider, is_mailbox
-from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, LeaseUnavailable, StoredFormatUnknown
+from incumbent.errors import (
+    ConfigurationError,
+    IncumbentError,
+    LeaseLost,
+    LeaseUnavailable,
+    MailboxFull,
+    StoredFormatUnknown,
+)
 from incumbent.providers import from_env
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider, server
@@ -943,6 +950,18 @@ class TestFormats:
         before = box.everything()
         with pytest.raises(StoredFormatUnknown, match="'meta' has format 2"):
             call(box.provider)
+        assert box.everything() == before
+
+    def test_redrive_into_a_mailbox_that_is_full_keeps_the_letter(self, box: Box) -> None:
+        """M7: as many as any key may store."""
+        buried(box)
+        metas = {f"f{number}": GOLDEN["meta"]["m1"] for number in range(1_100 - box.bare.zcard(box.of["mail"]))}
+        box.bare.zadd(box.of["mail"], {name: 1_000 + number for number, name in enumerate(metas)})
+        box.bare.hset(box.of["meta"], mapping=metas)
+        box.bare.hset(box.of["body"], mapping=dict.fromkeys(metas, "1"))
+        before = box.everything()
+        with pytest.raises(MailboxFull, match="is kept"):
+            box.provider.redrive("k", "m1")
         assert box.everything() == before
 
     @pytest.mark.parametrize("name", ["dead letters", "redrive", "purge"])

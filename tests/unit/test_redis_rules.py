@@ -267,8 +267,8 @@ class Walk:
         match self.random.randrange(5):
             case 0:
                 self.log.append(f"redrive {message_id}")
-                self.state, expected = rules.redrive(self.state, self.now, message_id)
-                self.compare_archived(which, "redrive", message_id, expected=expected)
+                self.state, back = rules.redrive(self.state, self.now, message_id)
+                self.compare_archived(which, "redrive", message_id, expected=back is True)
             case 1:
                 self.log.append(f"purge {message_id}")
                 self.state, expected = rules.purge(self.state, message_id)

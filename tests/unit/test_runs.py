@@ -1326,6 +1326,43 @@ def test_settle_of_a_follow_up_without_an_answer_leaves_the_own_result(line: Lin
     assert [(seen.id, seen.attempt) for seen in line.ran] == [("m1", 1), ("m2", 1), ("m2", 2), ("m3", 1)]
 
 
+def leave_many(line: Line) -> None:
+    """A mailbox that owners who died have filled."""
+    line.settings = Settings(policy=Policy(max_pending=1))
+    for number in range(101):
+        line.store.claim(KEY, f"T{number}", TTL_MS, Message(id=f"m{number}", event=number), as_ticket=True)
+        line.store.release_lease(KEY, f"T{number}")
+
+
+def test_full_mailbox_without_an_owner_is_worked_off_by_who_comes(line: Line) -> None:
+    """H55, M7: nobody else would make room; the caller's own message is stored and run after the others."""
+    leave_many(line)
+    assert line.come("own") == Ran(result="result of own")
+    assert [seen.id for seen in line.ran] == [*(f"m{number}" for number in range(101)), "own"]
+    assert line.stored == []
+    assert "refused" not in line.facts.names
+
+
+def test_full_mailbox_that_nobody_has_time_for_is_handed_over(line: Line) -> None:
+    """H55, M7: a caller who waits is refused after one run, and the others go on in a woken invocation."""
+    leave_many(line)
+    line.waker = RecordingWaker()
+    with pytest.raises(MailboxFull):
+        line.come("own", synchronous=True)
+    assert [seen.id for seen in line.ran] == ["m0"]
+    assert len(line.waker.wakes) == 1
+    assert line.facts.names[-1] == "refused"
+    assert "own" not in line.stored
+
+
+def test_full_mailbox_that_a_handler_fills_is_its_own_error(line: Line) -> None:
+    """What the handler raises makes nobody claim again."""
+    line.during = {"m1": raising(MailboxFull("another key's"))}
+    with pytest.raises(MailboxFull, match="another"):
+        line.come("m1")
+    assert [seen.id for seen in line.ran] == ["m1"]
+
+
 def test_settle_of_an_older_message_without_an_answer_fails_the_invocation(line: Line) -> None:
     """The own message has not been reached: its source must come again."""
     line.leave("m1")

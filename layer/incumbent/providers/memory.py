@@ -13,7 +13,8 @@ from typing import TypeVar
 from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import LeaseLost, MailboxFull
+from incumbent.errors import LeaseLost
+from incumbent.providers.full import mailbox_full, redrive_full
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.validation import (
     check_key,
@@ -204,11 +205,7 @@ class MemoryProvider:
             case rules.Held():
                 return Busy(owner=answer.owner or "", expires_in_ms=answer.expires_ms - sent.wall_ms)
             case "full":
-                raise MailboxFull(
-                    f"key {key!r} stores {policy.max_pending} messages already (max_pending): this one was not "
-                    "stored, and its source keeps it",
-                    key=key,
-                )
+                raise mailbox_full(key, policy, owner=self.get_lease_owner(key))
             case _:
                 return Idle(buried=buried)
 
@@ -363,7 +360,10 @@ class MemoryProvider:
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""
         check_message_id(message_id, check_key(key))
-        return self._step(key, lambda state, now: rules.redrive(state, now, message_id))[1]
+        back = self._step(key, lambda state, now: rules.redrive(state, now, message_id))[1]
+        if back == "full":
+            raise redrive_full(key, message_id)
+        return back
 
     def purge(self, key: str, message_id: str) -> bool:
         """M6."""

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from incumbent import rules
-from incumbent.errors import IncumbentError, StoredFormatUnknown
+from incumbent.errors import IncumbentError, MailboxFull, StoredFormatUnknown
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Item, Record, Reference, typed
 from incumbent.providers.dynamodb.steps import Steps, When
-from incumbent.providers.dynamodb.table import Answer, Call
+from incumbent.providers.dynamodb.table import Answer, Call, item_full
+from incumbent.providers.full import redrive_full
 from incumbent.rules import KeyState
 from incumbent.values import DeadLetter, Orphan
 
@@ -78,13 +79,13 @@ def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
         yield pk, items
 
 
-def redrive(steps: Steps, call: Call, message_id: str) -> bool:
+def redrive(steps: Steps, call: Call, message_id: str) -> bool:  # noqa: C901 - each way out cleans up
     """Put a dead letter back: first into the mailbox, then out of the dead letters, so that it is never nowhere."""
     found = steps.table.get(call, item.dead_name(message_id))
     if found is None or item.is_purged(found):
         return False
     letter = item.dead_letter(found, key=call.key)[1]
-    answer: Answer[bool] = steps.table.read(call)
+    answer: Answer[bool | rules.Full] = steps.table.read(call)
     room = item.INLINE_BYTES_A_KEY - answer.record.number("inline_bytes")
     text = letter.body
     if len(text.encode()) > min(item.INLINE_BYTES, room):
@@ -92,8 +93,10 @@ def redrive(steps: Steps, call: Call, message_id: str) -> bool:
         steps.table.put(call, item.body_item(call.pk, message_id, reference, text, answer.now_ms))
         letter = replace(letter, body=reference)
 
-    def rule(state: KeyState, when: When) -> tuple[KeyState, bool]:
+    def rule(state: KeyState, when: When) -> tuple[KeyState, bool | rules.Full]:
         new, back = rules.redrive(replace(state, dead=(letter,)), when.now_ms, message_id)
+        if back == "full":
+            return state, back
         if back:
             return replace(new, dead=()), True
         # What stands there by nobody's claim was put back: by an earlier try, or by a call that ended before its last
@@ -101,15 +104,23 @@ def redrive(steps: Steps, call: Call, message_id: str) -> bool:
         return state, any((message.id, message.by) == (message_id, "") for message in state.mail)
 
     def write(record: Record, new: KeyState, now_ms: int) -> Update:
+        if not item.takes(record.item, new.mail[-1]):
+            raise item_full(call.key, record, owner=None)
         change = updates.Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
         return change.update(now_ms)
 
-    step = steps.step(call, answer, rule, write=write)
-    if step.said:
+    own = rules.Stored(id=message_id, body=letter.body, by="", promised=True, stored_ms=0)
+    try:
+        step = steps.step(call, answer, rule, write=write)
+    except MailboxFull:
+        steps.sweep_bodies(call, [own], answer.record)
+        raise
+    if step.said is True:
         steps.table.delete(call, item.dead_name(message_id), died_ms=letter.died_ms)
-    if not (step.said and step.answer.applied) and not step.answer.repeated:
-        own = rules.Stored(id=message_id, body=letter.body, by="", promised=True, stored_ms=0)
+    if not (step.said is True and step.answer.applied) and not step.answer.repeated:
         steps.sweep_bodies(call, [own], step.answer.record)
+    if step.said == "full":
+        raise redrive_full(call.key, message_id)
     return step.said
 
 

@@ -24,7 +24,8 @@ from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record, Reference
 from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
-from incumbent.providers.dynamodb.table import Answer, Call
+from incumbent.providers.dynamodb.table import Answer, Call, item_full
+from incumbent.providers.full import mailbox_full
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Busy, Claim, Claimed, Duplicate, Idle, Origin, Policy, Routed
 
@@ -51,6 +52,8 @@ class Claiming:
     route: bool
     origin: Origin | None
     body: str = field(init=False)
+    most: int = 0
+    full: MailboxFull | None = None
 
     def __post_init__(self) -> None:
         self.body = self.text
@@ -62,11 +65,14 @@ class Claiming:
         """
         if len(self.text.encode()) > item.INLINE_BYTES:
             self._put_body()
-        answer, said = self._decide(self.steps.table.update(self.call, self._quick))
+        try:
+            answer, said = self._decide(self.steps.table.update(self.call, self._quick))
+        except MailboxFull:  # by DynamoDB's own word, as it would be for a late copy
+            self._sweep_body(Record(state=KeyState(), item={}))
+            raise
         state = answer.record.state
-        if isinstance(self.body, Reference) and not answer.repeated:
-            own = Stored(id=self.message_id or "", body=self.body, by="", promised=False, stored_ms=0)
-            self.steps.sweep_bodies(self.call, [own], answer.record)
+        if not answer.repeated:
+            self._sweep_body(answer.record)
         match said:
             case rules.Granted():
                 claimed = Claimed(
@@ -89,7 +95,7 @@ class Claiming:
                 busy = Busy(owner=said.owner or "", expires_in_ms=expires_in_ms(answer))
                 return busy, answer.record
             case "full":
-                raise self._full(answer.record)
+                raise self.full or mailbox_full(self.call.key, self.policy, owner=self.steps.owner(answer))
             case _:
                 return Idle(buried=answer.buried), answer.record
 
@@ -104,17 +110,19 @@ class Claiming:
             new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
             if new == record.state:
                 return answer, said
+            if self._adds(record.state, new) and not item.takes(record.item, self._stored(answer.now_ms)):
+                self.full = item_full(self.call.key, record, owner=self.steps.owner(answer))
+                return answer, "full"
             if self._lacks_room(record, new):
                 self._put_body()
             if not self._routes(record.state, new):
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
                 if self._stays_held(record.state, new):  # a mark beside an owner, who may be gone by now: look again
                     answer = replace(answer, said=None)
-            elif item.size_of(record.item) > item.MOST_ITEM_BYTES:
-                return answer, "full"
             elif self._is_remembered(record.state):
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
             else:  # that the key is held was decided by the refusal: the clock is not asked again
+                self.most = min(self.policy.max_pending, len(record.state.mail) + item.AT_ONCE)
                 answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
                 if answer.applied and self.steps.owner(answer) is None:
                     return self._own_what_is_stored(answer)
@@ -149,7 +157,7 @@ class Claiming:
     def _append(self, now_ms: int) -> tuple[Update, Said]:
         message = replace(self._stored(now_ms), promised=True)
         shard = self.steps.shard(self.call)
-        update = updates.append(self.owner, message, shard=shard, policy=self.policy, now_ms=now_ms)
+        update = updates.append(self.owner, message, shard=shard, most=self.most, now_ms=now_ms)
         return update, rules.Accepted(owner=None, stored=0)
 
     def _write(self, record: Record, new: KeyState, now_ms: int) -> Update:
@@ -189,6 +197,11 @@ class Claiming:
         """Whether the step happens behind another owner."""
         return new.fence == old.fence and new.owner == old.owner and new.owner not in (None, self.owner)
 
+    def _adds(self, old: KeyState, new: KeyState) -> bool:
+        """Whether the step stores the caller's message."""
+        ids = {message.id for message in old.mail}
+        return self.message_id not in ids and self.message_id in {message.id for message in new.mail}
+
     def _routes(self, old: KeyState, new: KeyState) -> bool:
         return self._stays_held(old, new) and len(new.mail) > len(old.mail)
 
@@ -204,19 +217,14 @@ class Claiming:
             return False
         return record.number("inline_bytes") + len(self.text.encode()) > item.INLINE_BYTES_A_KEY
 
+    def _sweep_body(self, record: Record) -> None:
+        """Delete the large body, unless it is the record's."""
+        own = Stored(id=self.message_id or "", body=self.body, by="", promised=False, stored_ms=0)
+        self.steps.sweep_bodies(self.call, [own], record)
+
     def _put_body(self) -> None:
         reference = Reference(item.digest(self.owner))
         now_ms = self.steps.clock.now().wall_ms
         body = item.body_item(self.call.pk, self.message_id or "", reference, self.text, now_ms)
         self.steps.table.put(self.call, body)
         self.body = reference
-
-    def _full(self, record: Record) -> MailboxFull:
-        stored = len(record.state.mail)
-        if stored >= self.policy.max_pending:
-            how = f"stores {self.policy.max_pending} messages already (max_pending)"
-        else:
-            how = f"stores {stored} messages of {item.size_of(record.item):,} bytes, near what DynamoDB allows"
-        return MailboxFull(
-            f"key {self.call.key!r} {how}: this one was not stored, and its source keeps it", key=self.call.key
-        )

@@ -56,9 +56,12 @@ DEAD = "dead#"
 INLINE_BYTES = 2 * 1024  # a larger body goes into an item of its own
 INLINE_BYTES_A_KEY = 8 * 1024
 MOST_BODY_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included
-# A lease item that is larger takes no more routed messages, however few they are (M7). What may still be added then,
-# the traces of 768 messages and the errors of 1,000, is less than what is left of 400 KiB (H59).
-MOST_ITEM_BYTES = 216 * 1024
+# A lease item takes no message with which it would be larger, however few there are (M7). What may still be added to it
+# is less than what is left of 400 KiB: deliveries and errors of 1,100 messages, 768 traces, and the messages of callers
+# who looked at the same moment (H59).
+MOST_ITEM_BYTES = 160 * 1024
+FEW = 100  # so many messages always fit: a claim that has not seen the item adds to no more of them
+AT_ONCE = 50  # and one that has seen it adds to no more than so many that came since
 KEPT_S = 14 * 86_400  # bodies that a crash left behind, and dead letters
 IDLE_S = KEPT_S + 86_400  # a key without owner and messages: whom to wake is known as long as its dead letters are kept
 
@@ -69,6 +72,7 @@ _MOST_SORT_KEY_BYTES = 1_024
 # Up to so many stored messages, so many bytes of each one's last error are kept.
 _ERROR_BYTES = ((20, 2_048), (100, 128), (1_000_000, 32))
 _DEAD_ERROR_BYTES = 4_096
+_ID_BYTES = 24  # of a message's digest in ``ids``, and of what stands around the message
 _OUTCOMES: Mapping[str, Literal["handled", "dead", "failed"]] = {"h": "handled", "d": "dead", "f": "failed"}
 
 Value: TypeAlias = str | int | bool | Sequence["Value"] | Mapping[str, "Value"] | frozenset[str]
@@ -154,6 +158,11 @@ def typed(value: Value) -> dict[str, Any]:
             return {"M": {name: typed(inner) for name, inner in value.items()}}
         case _:
             return {"L": [typed(inner) for inner in value]}
+
+
+def takes(item: Item, message: Stored) -> bool:
+    """Whether the lease item, as it was seen, takes one message more (M7)."""
+    return size_of(item) + _size(typed(fields(message, head=False))) + _ID_BYTES <= MOST_ITEM_BYTES
 
 
 def size_of(item: Item) -> int:

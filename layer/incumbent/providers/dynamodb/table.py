@@ -17,9 +17,9 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from incumbent.clock import Clock, Moment
-from incumbent.errors import ConfigurationError, LeaseUnavailable
+from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import LEASE, VERSION, Item, Record, decode, typed
+from incumbent.providers.dynamodb.item import LEASE, VERSION, Item, Record, decode, size_of, typed
 from incumbent.tries import ask, check_wait, wait_ms
 from incumbent.validation import shown
 from incumbent.values import Message
@@ -35,6 +35,7 @@ _MOST_BATCHES = 20  # of one reading, beyond those that it needs: DynamoDB may l
 _PAUSE_MS = 50
 
 _CRC32_OF_NOTHING = str(zlib.crc32(b"{}"))
+_ADDING = frozenset({"claim", "redrive"})  # calls that may find no room for what they add
 _REFUSED = "ConditionalCheckFailedException"
 _PASSING = frozenset(
     {
@@ -178,6 +179,8 @@ class Table:
             try:
                 found = _whole(client.update_item(**update.request(self._name, _key(call.pk, LEASE))))
             except ClientError as error:
+                if call.name in _ADDING and _is_too_large(error):
+                    raise item_full(call.key, None, owner=None) from error
                 if error.response["Error"]["Code"] != _REFUSED:
                     raise
                 doubt = doubt or _tried_inside(client, error.response)
@@ -351,6 +354,23 @@ class Table:
         )
 
 
+def item_full(key: str, record: Record | None, *, owner: str | None) -> MailboxFull:
+    """The error of a call that would add a message to an item near DynamoDB's limit (M7)."""
+    held = "" if record is None else f": {len(record.state.mail):,} messages, {size_of(record.item):,} bytes in all"
+    return MailboxFull(
+        f"the item of key {key!r} is near the 400 KB that DynamoDB allows{held}. This message was not stored, and its "
+        "source keeps it; bring it again when the owner has worked some of them off. Shorter message ids and a smaller "
+        "max_pending leave more room",
+        key=key,
+        owner=owner,
+    )
+
+
+def _is_too_large(error: ClientError) -> bool:
+    said = error.response["Error"]
+    return said["Code"] == "ValidationException" and "maximum allowed size" in said.get("Message", "")
+
+
 class _CutOff(HTTPClientError):
     """An answer of which only a part has come."""
 
@@ -436,6 +456,8 @@ def _explain(error: Exception) -> tuple[bool, str]:
     if isinstance(error, ClientError):
         code = error.response["Error"]["Code"]
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if _is_too_large(error):
+            return False, "an item would be larger than DynamoDB's 400 KB: look at what other code has added to it"
         if code in _PASSING or status >= 500:  # noqa: PLR2004 - the store's fault, by HTTP
             return True, "DynamoDB is throttling or in trouble: repeat it"
         if not code or code.isdecimal():

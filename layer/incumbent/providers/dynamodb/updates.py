@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record, digest
-from incumbent.rules import KeyState, Left, Stored
+from incumbent.rules import BEYOND, KeyState, Left, Stored
 from incumbent.values import Origin, Policy
 
 MOST_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many places, the whole list is written
@@ -80,16 +80,20 @@ def claim(
     if message is None:
         update.when_there("mail", 0)
     else:
+        update.when_absent("mail", min(policy.max_pending + BEYOND, item.FEW) - 1)  # M7
         _append(update, shard, message)
     return update
 
 
-def append(owner: str, message: Stored, *, shard: str, policy: Policy, now_ms: int) -> Update:
-    """M1 (5): behind whoever holds the key, or has just left it; who that is stands in the answer."""
+def append(owner: str, message: Stored, *, shard: str, most: int, now_ms: int) -> Update:
+    """M1 (5): behind whoever holds the key, or has just left it; who that is stands in the answer.
+
+    ``most`` is how many messages are stored then at most (M7).
+    """
     update = Update()
     _when_ours(update)
     update.when(f"NOT contains({update.name('tombs')}, {update.value(str(digest(owner)))})")
-    update.when_absent("mail", policy.max_pending - 1)  # M7
+    update.when_absent("mail", most - 1)
     update.set(item.VERSION, "v")
     since = update.name("orphan_since")
     update.set_to(f"if_not_exists({since}, {update.value(now_ms)})", "orphan_since")

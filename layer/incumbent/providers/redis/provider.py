@@ -12,11 +12,12 @@ from typing import Any, cast
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
+from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, StoredFormatUnknown
+from incumbent.providers.full import mailbox_full, redrive_full
 from incumbent.providers.redis.names import Names
 from incumbent.providers.redis.server import REPEATED, Client, Server, is_odd_record
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
-from incumbent.rules import shared
+from incumbent.rules import BEYOND, MOST_STORED, shared
 from incumbent.validation import (
     check_key,
     check_lease,
@@ -235,6 +236,7 @@ class RedisProvider:
             route,
             policy.on_error == "block",
             policy.max_pending,
+            BEYOND,
             policy.max_attempts,
             policy.window_ms,
             *(() if origin is None else (origin.keyspace, origin.target, origin.request_id, origin.log_stream)),
@@ -261,12 +263,8 @@ class RedisProvider:
                 )
             case [b"busy", holder, pttl]:
                 return Busy(owner=_text(holder), expires_in_ms=_lives(pttl))
-            case [b"full"]:
-                raise MailboxFull(
-                    f"key {key!r} stores {policy.max_pending} messages already (max_pending): this one was not "
-                    "stored, and its source keeps it",
-                    key=key,
-                )
+            case [b"full", holder]:
+                raise mailbox_full(key, policy, owner=_text(holder) or None)
             case [b"idle", buried]:
                 return Idle(buried=_letters(buried))
             case _:
@@ -483,7 +481,10 @@ class RedisProvider:
     def redrive(self, key: str, message_id: str) -> bool:
         """M6."""
         check_message_id(message_id, check_key(key))
-        return self._dead("redrive", key, message_id) == b"redriven"
+        answer = self._dead("redrive", key, message_id, MOST_STORED)
+        if answer == b"full":
+            raise redrive_full(key, message_id)
+        return answer == b"redriven"
 
     def purge(self, key: str, message_id: str) -> bool:
         """M6."""
@@ -549,7 +550,7 @@ class RedisProvider:
             key=key,
         )
 
-    def _dead(self, call: str, key: str, message_id: str, *more: str) -> bytes:
+    def _dead(self, call: str, key: str, message_id: str, *more: str | int) -> bytes:
         """Do something with a dead letter, and return what was said of it."""
         answer: bytes
         _, [answer] = self._run(call, key, message_id, REPEATED, *more, call=call)

@@ -340,7 +340,7 @@ class Claiming(MailSubject):
         self.routed(provider, key, "C", 3, policy=policy)
         with pytest.raises(MailboxFull) as raised:
             provider.claim(key, "D", TTL_MS, message(4), policy=policy)
-        assert raised.value.key == key
+        assert (raised.value.key, raised.value.owner) == (key, "A")
         assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
         self.continued(provider, key, "A", "A2", handled=["m1"], policy=policy)
         self.routed(provider, key, "D", 4, policy=policy)
@@ -369,6 +369,25 @@ class Claiming(MailSubject):
         assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
         with pytest.raises(MailboxFull):
             provider.claim(key, "D", TTL_MS, message(4), policy=policy)
+
+    def test_owners_that_die_leave_a_bounded_number_of_messages_behind(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """M7: 100 beyond what may be routed; then the key is owned without a message, until there is room."""
+        policy = Policy(max_pending=1)
+        for number in range(101):
+            ticket = f"ticket-{number}"
+            self.claimed(provider, key, ticket, number, policy=policy, as_ticket=True)
+            provider.release_lease(key, ticket)
+        for as_ticket in (False, True):
+            with pytest.raises(MailboxFull) as raised:
+                provider.claim(key, "A", TTL_MS, message("new"), policy=policy, as_ticket=as_ticket)
+            assert (raised.value.key, raised.value.owner) == (key, None)
+        assert provider.get_lease_owner(key) is None
+        assert len(provider.peek(key)) == 101
+        assert ids(self.claimed(provider, key, "B", 50, policy=policy).messages) == ["m0"]
+        provider.settle(key, "B", ttl_ms=TTL_MS, handled=["m0"], policy=policy)
+        assert ids(self.claimed(provider, key, "C", "new", policy=policy).messages) == ["m1"]
 
     def test_full_mailbox_behind_a_paused_message_refuses_on_a_free_key(
         self, provider: MailboxProvider, key: str

@@ -2,18 +2,19 @@
 --
 -- ARGV   1 owner  2 ttl  3 message id ('' for none)  4 body  5 ticket to redeem ('' for none)
 --        6 '1' if the owner is a ticket  7 '1' if the message may be stored behind another owner
---        8 '1' if a paused message blocks later ones  9 max_pending  10 max_attempts  11 window
---        12 keyspace  13 target  14 request id  15 log stream; none of these four if the caller gave no origin
+--        8 '1' if a paused message blocks later ones  9 max_pending  10 how many more are stored on a free key
+--        11 max_attempts  12 window  13 keyspace  14 target  15 request id  16 log stream; none of these four if the caller gave no origin
 -- Answers {'claimed', fence, PTTL, waiting, buried, id, meta, body ...}, {'routed', holder, stored},
---         {'duplicate', state, holder, buried}, {'busy', holder, PTTL}, {'full'} or {'idle', buried}.
+--         {'duplicate', state, holder, buried}, {'busy', holder, PTTL}, {'full', holder} or {'idle', buried}.
 
 local owner, ttl, id, body, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
-local max_pending, max_attempts, window = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local max_pending, beyond = tonumber(ARGV[9]), tonumber(ARGV[10])
+local max_attempts, window = tonumber(ARGV[11]), tonumber(ARGV[12])
 
 local function record_origin()
-    if ARGV[12] then
-        note('keyspace', ARGV[12], 'target', ARGV[13], 'request_id', ARGV[14], 'log_stream', ARGV[15])
+    if ARGV[13] then
+        note('keyspace', ARGV[13], 'target', ARGV[14], 'request_id', ARGV[15], 'log_stream', ARGV[16])
     end
 end
 
@@ -96,7 +97,7 @@ end
 
 if live then -- (5) stored behind an owner
     if not route then return { 'busy', holder, k.pttl } end
-    if k.stored >= max_pending then return { 'full' } end -- M7
+    if k.stored >= max_pending then return { 'full', holder } end -- M7
     store(id, body, { by = owner, promised = true })
     if not k.known and k.target == '' then record_origin() end -- foreign: nobody else will say whom to wake
     finish_mail()
@@ -114,10 +115,11 @@ if waits then -- (4) it waits and nobody owns: now this caller's
             if as_ticket then promise(message) end
         end
     end
-else -- (5) stored and owned, however full the mailbox is, unless it would only wait behind one that blocks (M7)
+else -- (5) stored and owned, though the mailbox is full, unless it would only wait behind one that blocks (M7)
+    if k.stored >= max_pending + beyond then return { 'full', '' } end
     if block == '1' and k.stored >= max_pending and not as_ticket then
         k.block = true
-        if #due(nil) == 0 then return { 'full' } end
+        if #due(nil) == 0 then return { 'full', '' } end
     end
     store(id, body, { by = owner, promised = as_ticket })
 end

@@ -1,7 +1,7 @@
 -- Put a dead letter back at the end of its mailbox: promised, undelivered, its id no longer dead (M6).
 --
--- ARGV  1 id  2 '1' if repeated
--- Answers {'redriven'}, also when this very call has done so before (R8); {'none'}; or, when a repeated call finds
+-- ARGV  1 id  2 '1' if repeated  3 how many messages a key stores at most
+-- Answers {'redriven'}, also when this very call has done so before (R8); {'none'}; {'full'}; or, when a repeated call finds
 -- neither the letter nor what it would have put back, {'unknown'} (R9).
 
 local id, repeated = ARGV[1], ARGV[2] == '1'
@@ -15,6 +15,7 @@ if not call('ZSCORE', DEAD, id) then
     return { k.mail[1].meta.by == '' and 'redriven' or 'unknown' } -- what was put back is no claim's
 end
 if is_stored(id) then return { 'none' } end
+if k.stored >= tonumber(ARGV[3]) then return { 'full' } end -- M7
 local meta, body = read_letter(id)
 if not meta then return body == '' and { 'broken', 'letters' } or { 'format', 'letters', body } end
 meta.by, meta.promised, meta.died = '', true, nil
