@@ -147,7 +147,8 @@ class Application:
                 (directive,) = blob["_aws"]["CloudWatchMetrics"]
                 assert directive["Namespace"] == "local"
                 for metric in directive["Metrics"]:
-                    sums[metric["Name"]] = sums.get(metric["Name"], 0) + sum(blob[metric["Name"]])
+                    said = blob[metric["Name"]]
+                    sums[metric["Name"]] = sums.get(metric["Name"], 0) + (sum(said) if isinstance(said, list) else said)
         return sums
 
 
