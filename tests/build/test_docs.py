@@ -118,6 +118,32 @@ def test_every_alarm_has_its_advice() -> None:
     assert sorted(code(column(OPERATIONS, "alarm"))) == sorted(ALARMS)
 
 
+PAGES = sorted([*(ROOT / "docs").glob("**/*.md"), *ROOT.glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_of_a_table_is_longer_than_200(page: Path) -> None:
+    """A longer one cannot be read as text, nor its table on a phone."""
+    lines = page.read_text("utf-8").splitlines()
+    assert [line for line in lines if line.startswith("|") and len(line) > 200] == []
+
+
+def test_first_function_of_the_guide_runs() -> None:
+    """The page for beginners shows a handler, and names an event that it answers."""
+    example, *others = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text("utf-8"), re.DOTALL)
+    event = json.loads((ROOT / example.splitlines()[0].removeprefix("# ")).read_text("utf-8"))
+    token = STAND_IN.set(MemoryProvider())
+    try:
+        names: dict[str, Any] = {"__name__": "start"}
+        exec(compile(example, "start.md", "exec"), names)  # noqa: S102 - the documentation's own example
+        answer = names["handler"](event, Context(aws_request_id="request-1"))
+    finally:
+        STAND_IN.reset(token)
+    assert re.fullmatch(r"order-1001 has fence \d+", answer["body"])
+    for other in others:
+        compile(other, "start.md", "exec")
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file that exists, and a heading that stands in it."""
