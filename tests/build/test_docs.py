@@ -12,13 +12,12 @@ import pytest
 from incumbent.powertools import METRICS
 from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
-from tests.build.test_template import ALARMS, FUNCTIONS, CloudFormationLoader, as_list, rights
+from tests.build.test_template import FUNCTIONS, CloudFormationLoader, as_list, rights
 from tests.functions.conftest import Context
 from tests.unit.stage import Meddled
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lambda.md").read_text("utf-8")
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 
 
 class Example:
@@ -103,7 +102,8 @@ def test_table_of_rights_is_what_the_policies_say() -> None:
         if sid not in {"AskTheModel", "ReadTheSigningSecret", "Transcripts", "Orders"}
         for action in as_list(list(actions))
     }
-    assert set(code(column(PAGE, "what it does", 2))) == granted
+    encrypted = {"kms:Decrypt"}  # for customer-managed keys, which the template does not make
+    assert set(code(column(PAGE, "what it does", 2))) - encrypted == granted
 
 
 def test_table_of_variables_is_whole() -> None:
@@ -111,11 +111,6 @@ def test_table_of_variables_is_whole() -> None:
     source = "".join(file.read_text("utf-8") for file in (ROOT / "layer" / "incumbent").glob("**/*.py"))
     named = {name for name in code(column(PAGE, "variable")) if name.startswith("INCUMBENT_")}
     assert named == set(re.findall(r"\"(INCUMBENT_[A-Z_]+)\"", source))
-
-
-def test_every_alarm_has_its_advice() -> None:
-    """The page for operations names each alarm of the template, and no other."""
-    assert sorted(code(column(OPERATIONS, "alarm"))) == sorted(ALARMS)
 
 
 PAGES = sorted([*(ROOT / "docs").glob("**/*.md"), *ROOT.glob("*.md")])
