@@ -226,6 +226,9 @@ class Archive(Protocol):
     def redrive(self, key: str, message_id: str) -> bool:
         """Put a dead letter back at the end of its mailbox, promised and undelivered; ``False`` if there is none.
 
+        A letter is put back once, however often calls are repeated or overlap, and whatever has become of the message
+        meanwhile (R8); and it is put back or purged, never both.
+
         Raises ``MailboxFull`` (M7): the letter is kept.
         """
         ...

@@ -95,9 +95,15 @@ def spoil(place: tuple[Store, list[str]], letters: Store, request: pytest.Fixtur
         bare.hset(name, "m1", bare.hget(name, "m1").replace('"v":1', '"v":2'))
     else:
         server: DynamoDBServer = request.getfixturevalue("moto_server")
-        boto3.client("dynamodb", endpoint_url=server.endpoint_url).update_item(
+        client = boto3.client("dynamodb", endpoint_url=server.endpoint_url)
+        (letter,) = client.query(
             TableName=options[3],
-            Key={"pk": {"S": f"{options[-1]}#orders/a"}, "sk": {"S": "dead#m1"}},
+            KeyConditionExpression="pk = :pk AND begins_with(sk, :names)",
+            ExpressionAttributeValues={":pk": {"S": f"{options[-1]}#orders/a"}, ":names": {"S": "dead#m1#"}},
+        )["Items"]
+        client.update_item(
+            TableName=options[3],
+            Key={"pk": letter["pk"], "sk": letter["sk"]},
             UpdateExpression="SET v = :v",
             ExpressionAttributeValues={":v": {"N": "2"}},
         )

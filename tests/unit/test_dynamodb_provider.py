@@ -1,5 +1,7 @@
 """The DynamoDB provider beyond the suite: its requests, its stored format, lost replies, errors, clocks."""
 
+import contextlib
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -630,10 +632,12 @@ def test_golden_large_body_and_dead_letter(moto: Bench) -> None:
     }
     assert moto.item()["mail"]["L"][0]["M"]["ref"] == {"S": str(item.digest("A"))}
     settle(moto.a, "A", failed=[Failure(id="m1", error="no")], policy=policy)
-    assert moto.place.items(moto.pk()) == ["dead#m1", "lease"]
-    assert moto.item(sk="dead#m1") == {
+    dead, lease = moto.place.items(moto.pk())
+    assert lease == "lease"
+    assert re.fullmatch("dead#m1#[0-9a-f]{16}", dead)
+    assert moto.item(sk=dead) == {
         "pk": {"S": moto.pk()},
-        "sk": {"S": "dead#m1"},
+        "sk": {"S": dead},
         "v": {"N": "1"},
         "id": {"S": "m1"},
         "body": {"S": f'"{LARGE}"'},
@@ -894,7 +898,8 @@ def test_letter_is_kept_where_the_record_has_no_room(bench: Bench) -> None:
     for number in (1, 2):
         with pytest.raises(MailboxFull, match="400 KB"):
             bench.b.provider.redrive("k", f"m{number}")
-    assert bench.place.items(bench.pk()) == ["dead#m1", "dead#m2", "lease"]
+    stored = [each.rpartition("#")[0] for each in bench.place.items(bench.pk())]
+    assert stored == ["dead#m1", "dead#m2", ""]
     bench.place.change(bench.pk(), "REMOVE #filling")
     assert bench.b.provider.redrive("k", "m1")
 
@@ -941,7 +946,7 @@ def test_names_of_bodies_and_dead_letters_never_meet() -> None:
     ids = ["a", "a#b", "a%23b", "a%2523b", "#", "%", "%23", "#" * 256, "%" * 256, "é" * 128, "%sha256.x", "\0"]
     references = [item.Reference(item.digest(owner)) for owner in ("x", "b#x", "#", "o" * 512)]
     bodies = [item.body_name(each, reference) for each in ids for reference in references]
-    letters = [item.dead_name(each) for each in ids]
+    letters = [item.dead_name(each, "0" * 16) for each in ids]
     assert len({*bodies, *letters, "lease"}) == len(bodies) + len(letters) + 1
     assert all(len(name.encode()) <= 1_024 for name in [*bodies, *letters])
 
@@ -1142,6 +1147,7 @@ def test_body_stays_when_a_reply_of_its_claim_was_lost(bench: Bench) -> None:
     with pytest.raises(MailboxFull):
         claim(bench.b, "B", 2, event=LARGE, policy=Policy(max_pending=2))
     settle(bench.c, "A", 1, 3)
+    bench.c.provider.acquire_lease("k", "D", TTL_MS)
     late[0]()
     assert [each.event for each in bench.c.provider.peek("k")] == [LARGE]
 
@@ -1156,42 +1162,154 @@ def test_redrive_applied_and_reply_lost_is_true(bench: Bench) -> None:
     assert list(bench.c.provider.dead_letters("k", 9)) == []
 
 
-def bury(bench: Bench, number: int) -> None:
-    """Let a message die."""
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_purge_applied_and_reply_lost_is_true_and_leaves_nothing(bench: Bench, step: int) -> None:
+    """R8: whichever of its requests went unanswered; the next one finds nothing."""
+    bury(bench)
+    bench.a.faults = [*[None] * step, bench.a.reply_lost]
+    assert bench.a.provider.purge("k", "m1")
+    assert bench.place.items(bench.pk()) == ["lease"]
+    assert bench.a.provider.purge("k", "m1") is False
+    assert "spent" not in bench.item()
+
+
+def bury(bench: Bench, number: int = 1) -> str:
+    """Let a message die; return the sort key of its dead letter."""
     claim(bench.a, f"A{number}", number)
     settle(bench.a, f"A{number}", failed=[Failure(id=f"m{number}", error="no")], policy=Policy(max_attempts=1))
+    (letter,) = (sk for sk in bench.place.items(bench.pk()) if sk.startswith(f"dead#m{number}#"))
+    return letter
 
 
-def test_purge_whose_reply_was_lost_is_true_and_leaves_nothing(bench: Bench) -> None:
-    """R8: the letter bears the mark of the call that purged it."""
-    bury(bench, 1)
-    bench.a.faults = [bench.a.reply_lost]
-    assert bench.a.provider.purge("k", "m1") is True
-    assert bench.place.item(bench.pk(), "dead#m1") == {}
-    assert bench.a.provider.purge("k", "m1") is False
+def handle(bench: Bench, *owners: str) -> list[str]:
+    """Run what waits; return what ran."""
+    ran: list[str] = []
+    for owner in owners:
+        answer = claim(bench.c, owner)
+        if isinstance(answer, Claimed):
+            ran += [each.id for each in answer.messages]
+            settle(bench.c, owner, *(int(each.id[1:]) for each in answer.messages))
+    return ran
 
 
-def test_purged_letter_that_could_not_be_deleted_is_gone_all_the_same(bench: Bench) -> None:
-    """R8: its content is out; nothing lists it, puts it back or purges it once more, and TTL takes the rest."""
-    bury(bench, 1)
-    bench.a.faults = [None, bench.a.request_lost]
-    assert bench.a.provider.purge("k", "m1") is True
-    left = bench.place.item(bench.pk(), "dead#m1")
-    assert "body" not in left
-    assert "expires_on" in left
-    assert list(bench.b.provider.dead_letters("k", 9)) == list(bench.b.provider.dead_letters(None, 9)) == []
+def test_redrive_whose_reply_was_lost_runs_a_message_once(bench: Bench) -> None:
+    """R8, M5: the message is handled before the call is repeated."""
+    bury(bench)
+    ran: list[str] = []
+
+    def handled(_: Any) -> None:
+        ran.extend(handle(bench, "R1"))
+
+    bench.a.faults = [None, None, bench.a.reply_lost, handled]
+    assert bench.a.provider.redrive("k", "m1")
+    assert ran + handle(bench, "R2") == ["m1"]
+    assert list(bench.c.provider.dead_letters("k", 9)) == []
+    assert bench.a.provider.redrive("k", "m1") is False
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_two_operators_redrive_a_letter_once(bench: Bench, place: int) -> None:
+    """M5: the other one begins before each of the requests, and the message is handled in between."""
+    bury(bench)
+    others: list[bool] = []
+    ran: list[str] = []
+
+    def redriven(_: Any) -> None:
+        others.append(bench.b.provider.redrive("k", "m1"))
+        ran.extend(handle(bench, "R1"))
+
+    bench.a.faults = [*[None] * place, redriven]
+    answer = bench.a.provider.redrive("k", "m1")
+    assert ran + handle(bench, "R2") == ["m1"]
+    assert True in (answer, *others)
+
+
+def test_redrive_that_ended_before_it_deleted_the_letter_is_not_done_again(bench: Bench) -> None:
+    """M5: even if the record has long forgotten that the message was handled."""
+    bury(bench)
+    bench.a.faults = [None, None, None, *[bench.a.request_lost] * 3]
+    with pytest.raises(LeaseUnavailable):
+        bench.a.provider.redrive("k", "m1")
+    assert handle(bench, "R1") == ["m1"]
+    bench.clock.advance(Policy().window_ms)
+    assert bench.b.provider.redrive("k", "m1") is False
+    assert handle(bench, "R2") == []
+    assert bench.place.items(bench.pk()) == ["lease"]
+    assert "spent" not in bench.item()
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_letter_is_purged_or_put_back_and_never_both(bench: Bench, place: int) -> None:
+    """R8: whichever comes first, the other says that there was none."""
+    bury(bench)
+    purged: list[bool] = []
+    bench.a.faults = [*[None] * place, lambda _: purged.append(bench.b.provider.purge("k", "m1"))]
+    redriven = bench.a.provider.redrive("k", "m1")
+    assert [redriven] == [not each for each in purged]
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m1"] * redriven
+
+
+# --- an update that was decided on what has changed since: M2, M3, M8
+
+
+def test_message_routed_while_the_owner_buries_all_it_sees_is_kept(bench: Bench) -> None:
+    """M3: the list is not removed as a whole when something has come to it."""
+    claim(bench.a, "A", 1)
+    bench.expire()
+    bench.a.provider.acquire_lease("k", "B", TTL_MS)
+    routed: list[Any] = []
+    bench.a.faults = [
+        *[None] * (2 + bench.place.reads_more),
+        lambda _: routed.append(claim(bench.b, "C", 2)),
+    ]
+    answer = claim(bench.a, "B", policy=Policy(max_attempts=1))
+    assert [type(each) for each in routed] == [Routed]
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m2"]
+    assert isinstance(answer, Claimed)
+    assert [each.id for each in answer.messages] == ["m2"]
+
+
+def test_message_routed_before_a_settle_that_leaves_a_pause_is_an_orphan_at_once(bench: Bench) -> None:
+    """M8: it does not hide behind the pause of another."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    settle(bench.a, "A", failed=[Failure(id="m1", error="no", after_ms=86_400_000)])
+    assert [each.waiting for each in bench.c.provider.orphans(9)] == [1]
+
+
+def test_message_stored_behind_an_owner_that_has_left_a_pause_is_an_orphan_at_once(bench: Bench) -> None:
+    """M8: whose sender dies before it claims the key that was left in between."""
+    claim(bench.a, "A", 1)
+    pauses = Failure(id="m1", error="no", after_ms=86_400_000)
+    left = [*[None] * (1 + bench.place.reads_more), lambda _: settle(bench.a, "A", failed=[pauses])]
+    bench.b.faults = [*left, *[bench.b.request_lost] * 9]
+    with contextlib.suppress(LeaseUnavailable):
+        claim(bench.b, "B", 2)
+    bench.b.faults = []
+    stored = [each.id for each in bench.c.provider.peek("k")]
+    assert [each.waiting for each in bench.c.provider.orphans(9)] == [1] * ("m2" in stored)
+
+
+def test_purged_letter_that_could_not_be_deleted_is_not_put_back(bench: Bench) -> None:
+    """R8: the next call that comes across it deletes it."""
+    bury(bench)
+    bench.a.faults = [None, None, None, *[bench.a.request_lost] * 3]
+    with pytest.raises(LeaseUnavailable):
+        bench.a.provider.purge("k", "m1")
     assert bench.b.provider.redrive("k", "m1") is False
     assert bench.b.provider.purge("k", "m1") is False
+    assert bench.place.items(bench.pk()) == ["lease"]
+    assert bench.c.provider.peek("k") == ()
 
 
 def test_letter_of_a_later_version_is_not_purged(bench: Bench) -> None:
     """M12: it is left as it stands."""
-    bury(bench, 1)
-    bench.place.change(bench.pk(), "SET #v = :v", sk="dead#m1", v={"N": "2"})
-    before = bench.place.item(bench.pk(), "dead#m1")
+    letter = bury(bench)
+    bench.place.change(bench.pk(), "SET #v = :v", sk=letter, v={"N": "2"})
+    before = bench.place.item(bench.pk(), letter)
     with pytest.raises(StoredFormatUnknown, match="version"):
         bench.b.provider.purge("k", "m1")
-    assert bench.place.item(bench.pk(), "dead#m1") == before
+    assert bench.place.item(bench.pk(), letter) == before
 
 
 @pytest.mark.parametrize(
@@ -1202,9 +1320,8 @@ def test_letter_of_a_later_version_is_not_purged(bench: Bench) -> None:
 @pytest.mark.parametrize("key", ["k", None])
 def test_odd_letter_hides_no_other(bench: Bench, key: str | None, change: tuple[str, Any]) -> None:
     """M12: the others are listed, then it is said which could not be, and why."""
-    for number in (1, 2, 3):
-        bury(bench, number)
-    bench.place.change(bench.pk(), change[0], sk="dead#m1", x=change[1])
+    letters = [bury(bench, number) for number in (1, 2, 3)]
+    bench.place.change(bench.pk(), change[0], sk=letters[0], x=change[1])
     found: list[str] = []
     with pytest.raises(StoredFormatUnknown) as raised:
         found.extend(letter.message.id for letter in bench.b.provider.dead_letters(key, 9))
@@ -1238,7 +1355,7 @@ def test_dead_letter_whose_settle_was_lost_to_another_is_taken_back(bench: Bench
     assert bench.place.items(bench.pk()) == ["lease"]
 
 
-def test_older_dead_letter_is_put_back_when_the_settle_that_replaced_it_was_lost(bench: Bench) -> None:
+def test_older_dead_letter_stays_when_the_settle_that_was_to_replace_it_was_lost(bench: Bench) -> None:
     """M6: the id died before the window, came again, and its new death was never settled."""
     once = Policy(max_attempts=1)
     claim(bench.a, "A", 1)
@@ -1707,7 +1824,7 @@ def test_body_that_somebody_broke_is_buried_as_it_stands(bench: Bench, body: Any
     (letter,) = bench.b.provider.dead_letters("k", 9)
     assert letter.message.event == ("{" if body == {"S": "{"} else None)
     assert "cannot be read" in (letter.message.last_error or "")
-    assert bench.place.items(bench.pk()) == ["dead#m1", "lease"]
+    assert [each.partition("#")[0] for each in bench.place.items(bench.pk())] == ["dead", "lease"]
 
 
 # --- orphans: M8

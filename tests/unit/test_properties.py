@@ -58,7 +58,7 @@ def test_two_keys_share_no_record_in_dynamodb(prefixes: tuple[str, str], keys: t
 @given(ids=st.tuples(TEXT, TEXT))
 def test_two_dead_letters_share_no_item(ids: tuple[str, str]) -> None:
     """An id has an item of its own, whatever stands in it."""
-    assert (item.dead_name(ids[0]) == item.dead_name(ids[1])) == (ids[0] == ids[1])
+    assert (item.dead_names(ids[0]) == item.dead_names(ids[1])) == (ids[0] == ids[1])
 
 
 @given(event=JSON)

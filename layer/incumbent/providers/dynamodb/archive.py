@@ -3,18 +3,19 @@
 import heapq
 import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from incumbent import rules
-from incumbent.errors import IncumbentError, MailboxFull, StoredFormatUnknown
+from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Item, Record, Reference, typed
-from incumbent.providers.dynamodb.steps import Steps, When
+from incumbent.providers.dynamodb.item import Item, Letter, Record, Reference, typed
+from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, contended, in_doubt
 from incumbent.providers.dynamodb.table import Answer, Call, item_full
 from incumbent.providers.full import redrive_full
-from incumbent.rules import KeyState
+from incumbent.rules import Stored
 from incumbent.values import DeadLetter, Orphan
 
 _AT_ONCE = 50
@@ -52,18 +53,24 @@ def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLett
 
 
 def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> list[DeadLetter]:
-    """The dead letters of a key, the longest dead first; what cannot be read is skipped."""
-    letters: list[tuple[tuple[int, int, int], DeadLetter]] = []
+    """The dead letters of a key, the longest dead first; what cannot be read is skipped.
+
+    An id has several where a caller has died while burying it, or where the id was forgotten and has died again: the
+    latest counts.
+    """
+    letters: list[Letter] = []
     for each in items:
-        if item.is_purged(each):
-            continue
         try:
-            rank, letter = item.dead_letter(each, key=key)
+            letters.append(item.dead_letter(each, key=key))
         except StoredFormatUnknown as error:
             skipped.append(error)
-            continue
-        letters.append((rank, DeadLetter(key=key, message=item.dead_message(letter), died_at_ms=letter.died_ms)))
-    return [letter for _, letter in sorted(letters, key=lambda letter: letter[0])]
+    letters.sort(key=lambda letter: letter.order)
+    latest = {letter.dead.id: letter for letter in letters}
+    return [
+        DeadLetter(key=key, message=item.dead_message(letter.dead), died_at_ms=letter.dead.died_ms)
+        for letter in letters
+        if latest[letter.dead.id] is letter
+    ]
 
 
 def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
@@ -79,63 +86,145 @@ def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
         yield pk, items
 
 
-def redrive(steps: Steps, call: Call, message_id: str) -> bool:  # noqa: C901 - each way out cleans up
+def redrive(steps: Steps, call: Call, message_id: str) -> bool:
     """Put a dead letter back: first into the mailbox, then out of the dead letters, so that it is never nowhere."""
-    found = steps.table.get(call, item.dead_name(message_id))
-    if found is None or item.is_purged(found):
-        return False
-    letter = item.dead_letter(found, key=call.key)[1]
-    answer: Answer[bool | rules.Full] = steps.table.read(call)
-    room = item.INLINE_BYTES_A_KEY - answer.record.number("inline_bytes")
-    text = letter.body
-    if len(text.encode()) > min(item.INLINE_BYTES, room):
-        reference = Reference(item.digest(f"redrive.{secrets.token_hex(12)}"))
-        steps.table.put(call, item.body_item(call.pk, message_id, reference, text, answer.now_ms))
-        letter = replace(letter, body=reference)
-
-    def rule(state: KeyState, when: When) -> tuple[KeyState, bool | rules.Full]:
-        new, back = rules.redrive(replace(state, dead=(letter,)), when.now_ms, message_id)
-        if back == "full":
-            return state, back
-        if back:
-            return replace(new, dead=()), True
-        # What stands there by nobody's claim was put back: by an earlier try, or by a call that ended before its last
-        # step, which is then taken here.
-        return state, any((message.id, message.by) == (message_id, "") for message in state.mail)
-
-    def write(record: Record, new: KeyState, now_ms: int) -> Update:
-        if not item.takes(record.item, new.mail[-1]):
-            raise item_full(call.key, record, owner=None)
-        change = updates.Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
-        return change.update(now_ms)
-
-    own = rules.Stored(id=message_id, body=letter.body, by="", promised=True, stored_ms=0)
-    try:
-        step = steps.step(call, answer, rule, write=write)
-    except MailboxFull:
-        steps.sweep_bodies(call, [own], answer.record)
-        raise
-    if step.said is True:
-        steps.table.delete(call, item.dead_name(message_id), died_ms=letter.died_ms)
-    if not (step.said is True and step.answer.applied) and not step.answer.repeated:
-        steps.sweep_bodies(call, [own], step.answer.record)
-    if step.said == "full":
-        raise redrive_full(call.key, message_id)
-    return step.said
+    said, record = _spend_once(steps, call, message_id, _put_back)
+    if said is None:  # by a call that ended before its last step, which has been taken here
+        return any((message.id, message.by) == (message_id, "") for message in record.state.mail)
+    return said
 
 
 def purge(steps: Steps, call: Call, message_id: str) -> bool:
-    """Remove a dead letter: marked first, by this call's own mark and without its body, which is what counts (R8)."""
-    sk = item.dead_name(message_id)
-    mark = secrets.token_hex(8)
-    found = steps.table.mark_purged(call, sk, mark)
-    if found is None:
-        return False
-    if found.get("purged") != typed(mark):
-        item.check_version(found, key=call.key)
-        return False
-    steps.table.sweep(call, sk, died_ms=item.number(found, "died"))
-    return True
+    """Remove a dead letter, unless it was put back meanwhile."""
+    return bool(_spend_once(steps, call, message_id, _let_go)[0])
+
+
+def _spend_once(
+    steps: Steps,
+    call: Call,
+    message_id: str,
+    spend: Callable[[Steps, Call, Answer[bool], Sequence[Letter], str], Answer[bool]],
+) -> tuple[bool | None, Record]:
+    """Spend an id's dead letter, and then delete it; ``None`` where another call has spent it already.
+
+    The update that spends it says so in the record, so that no other call, and no repetition, does it again, whatever
+    has become of the message since. The record is read before the letter, and written only as it was read: a letter
+    that was there then, and was not spent, is spent by this call alone.
+    """
+    own = secrets.token_hex(8)
+    answer: Answer[bool] = steps.table.read(call)
+    for _ in range(MOST_ROUNDS):
+        record = answer.record
+        letters = _letters_of(steps, call, message_id)
+        if any(each.endswith(f".{own}") for each in _spent(record)):  # a try whose reply was lost
+            _discard(steps, call, record, letters)
+            return True, record
+        if not letters and answer.repeated:
+            raise in_doubt(call)
+        if not letters or (spend is _put_back and any(message.id == message_id for message in record.state.mail)):
+            return False, record
+        if letters[-1].name in _spent(record):
+            _discard(steps, call, record, letters)
+            return None, record
+        answer = spend(steps, call, answer, letters, own)
+        if answer.applied:
+            _discard(steps, call, answer.record, letters)
+            return True, answer.record
+    raise contended(call)
+
+
+def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
+    """Put the latest letter back into the record as it was shown, and note all of the id as spent.
+
+    Raises ``MailboxFull`` (M7).
+    """
+    record, letter = shown.record, letters[-1].dead
+    text, reference = letter.body, Reference(item.digest(f"redrive.{own}"))
+    large = len(text.encode()) > min(item.INLINE_BYTES, item.INLINE_BYTES_A_KEY - record.number("inline_bytes"))
+    if large:
+        letter = replace(letter, body=reference)
+    before = replace(record.state, dead=(letter,))
+    new, back = rules.redrive(before, shown.now_ms, letter.id)
+    if back == "full":
+        raise redrive_full(call.key, letter.id)
+    if not item.takes(record.item, new.mail[-1]):
+        raise item_full(call.key, record, owner=None)
+    if large:
+        steps.table.put(call, item.body_item(call.pk, letter.id, reference, text, shown.now_ms))
+
+    def plan(now_ms: int) -> tuple[Update, bool]:
+        new = replace(rules.redrive(before, now_ms, letter.id)[0], dead=())
+        change = updates.Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
+        update = change.update(now_ms)
+        _spend(update, letters, own)
+        return update, True
+
+    answer = steps.table.update(call, plan, repeated=shown.repeated)
+    if large and not answer.repeated:
+        body = Stored(id=letter.id, body=reference, by="", promised=True, stored_ms=0)
+        steps.sweep_bodies(call, [body], answer.record)
+    return answer
+
+
+def _let_go(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
+    """Note an id's letters as spent; the edit is noticed by whoever has read the record before."""
+    record = shown.record
+    if not record.exists:  # since TTL has taken it, nothing can be put back into it
+        return replace(shown, applied=True)
+
+    def plan(_: int) -> tuple[Update, bool]:
+        update = Update()
+        update.when_is(item.VERSION, "v")
+        if "edits" in record.item:
+            update.when_is(record.number("edits"), "edits")
+        else:
+            update.when_absent("edits")
+        update.add(1, "edits")
+        _spend(update, letters, own)
+        return update, True
+
+    return steps.table.update(call, plan, repeated=shown.repeated)
+
+
+def _letters_of(steps: Steps, call: Call, message_id: str) -> list[Letter]:
+    """All dead letters of an id, the latest last. Raises ``StoredFormatUnknown`` (M12)."""
+    found = steps.table.query(
+        call,
+        KeyConditionExpression="#pk = :pk AND begins_with(#sk, :names)",
+        ExpressionAttributeNames={"#pk": "pk", "#sk": "sk"},
+        ExpressionAttributeValues={":pk": typed(call.pk), ":names": typed(item.dead_names(message_id))},
+        ConsistentRead=True,
+    )
+    letters = [item.dead_letter(each, key=call.key) for each in found]
+    return sorted((each for each in letters if each.dead.id == message_id), key=lambda letter: letter.order)
+
+
+def _spend(update: Update, letters: Sequence[Letter], own: str) -> None:
+    """Note letters as spent, the latest by this call."""
+    update.add(frozenset([*(letter.name for letter in letters), f"{letters[-1].name}.{own}"]), "spent")
+
+
+def _spent(record: Record) -> Sequence[str]:
+    found: Sequence[str] = record.item.get("spent", {"SS": []})["SS"]
+    return found
+
+
+def _discard(steps: Steps, call: Call, record: Record, letters: Sequence[Letter]) -> None:
+    """Delete letters that are spent; only then is it forgotten that they are."""
+    for letter in letters:
+        steps.table.delete(call, letter.sk)
+    names = {letter.name for letter in letters}
+    spent = frozenset(each for each in _spent(record) if each.partition(".")[0] in names)
+
+    def plan(_: int) -> tuple[Update, bool]:
+        update = Update()
+        update.when_is(item.VERSION, "v")
+        update.delete(spent, "spent")
+        return update, True
+
+    if spent:
+        with suppress(LeaseUnavailable):  # what stays noted does no harm
+            steps.table.update(call, plan)
 
 
 def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:

@@ -6,9 +6,8 @@ sort key ``sk`` there are three kinds of item::
     lease               the key's state, below
     body#<id>#<claim>   a message too large to stand inline, under the name of the claim that stored it:
                         v, body, expires_on
-    dead#<id>           a message out of attempts: v, id, body, attempts, error, stored, died,
-                        fence, rank, expires_on; purged is there, and body is not, in the moment before a purge
-                        deletes it, and says which call it was (R8)
+    dead#<id>#<letter>  a message out of attempts, under a name that no other letter ever has:
+                        v, id, body, attempts, error, stored, died, fence, rank, expires_on
 
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
@@ -22,6 +21,8 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
                                  claim counts the delivery of the head in the update that appends to the list
     ids                          digests of all waiting, handled and dead ids: what a claim must not find (M5)
     tombs                        digests of claims whose own message failed (M3)
+    spent                        dead letters that were put back or purged, and whose items may still stand (R8):
+                                 "<letter>", and "<letter>.<call>" by which call
     ended                        traces of messages that left, "<outcome>:<id>:<by>:<fence>:<at>", digests again (R9)
     edits                        counts changes inside the mailbox that no new fence tells of
     inline_bytes                 bytes of all bodies in ``mail``
@@ -127,9 +128,14 @@ def body_name(message_id: str, reference: Reference) -> str:
     return f"{BODY}{_escaped(message_id)}#{reference}"
 
 
-def dead_name(message_id: str) -> str:
-    """The sort key of a dead letter."""
-    return f"{DEAD}{_escaped(message_id)}"
+def dead_names(message_id: str) -> str:
+    """What the sort keys of an id's dead letters begin with, and no other's."""
+    return f"{DEAD}{_escaped(message_id)}#"
+
+
+def dead_name(message_id: str, letter: str) -> str:
+    """The sort key of a dead letter, which has a name of its own."""
+    return f"{dead_names(message_id)}{letter}"
 
 
 def _escaped(message_id: str) -> str:
@@ -208,7 +214,7 @@ class Record:
 
     def number(self, name: str) -> int:
         """An attribute that is a number; 0 where it is not there."""
-        return number(self.item, name)
+        return _number(self.item, name)
 
 
 def decode(item: Item, *, key: str, names: Iterable[str] = ()) -> Record:
@@ -246,9 +252,9 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     left = item.get("left")
     return KeyState(
         owner=_text(item, "lease_owner"),
-        expires_ms=number(item, "expires_at"),
-        since_ms=number(item, "since"),
-        fence=number(item, "fence"),
+        expires_ms=_number(item, "expires_at"),
+        since_ms=_number(item, "since"),
+        fence=_number(item, "fence"),
         mail=tuple(mail),
         ended=tuple(_trace(each["S"], names) for each in item.get("ended", {"L": []})["L"]),
         left=None
@@ -257,7 +263,7 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
             how=left["M"]["how"]["S"],
             owner=left["M"]["owner"]["S"],
             successor=_text(left["M"], "successor"),
-            fence=number(item, "left_fence"),
+            fence=_number(item, "left_fence"),
         ),
         block="block" in item,
         origin=None
@@ -278,10 +284,10 @@ def _stored(message: Item, names: Mapping[str, str]) -> Stored:
         body=Reference(message["ref"]["S"]) if "ref" in message else message["body"]["S"],
         by=names.get(by) or (Digest(by) if by else ""),
         promised=message["promised"]["BOOL"],
-        stored_ms=number(message, "stored"),
-        attempts=number(message, "attempts"),
-        due_ms=number(message, "due"),
-        given=number(message, "given"),
+        stored_ms=_number(message, "stored"),
+        attempts=_number(message, "attempts"),
+        due_ms=_number(message, "due"),
+        given=_number(message, "given"),
         error=_text(message, "error"),
     )
 
@@ -293,9 +299,9 @@ def _head(message: Stored, item: Item) -> Stored:
         by=message.by,
         promised=message.promised,
         stored_ms=message.stored_ms,
-        attempts=number(item, "head_attempts"),
-        due_ms=number(item, "head_due"),
-        given=number(item, "head_given"),
+        attempts=_number(item, "head_attempts"),
+        due_ms=_number(item, "head_due"),
+        given=_number(item, "head_given"),
         error=message.error,
     )
 
@@ -311,7 +317,7 @@ def _trace(text: str, names: Mapping[str, str]) -> Ended:
     )
 
 
-def number(item: Item, name: str) -> int:
+def _number(item: Item, name: str) -> int:
     """An attribute that is a number; 0 where it is not there."""
     return int(item[name]["N"]) if name in item else 0
 
@@ -370,14 +376,24 @@ def tombs(state: KeyState) -> frozenset[str]:
 # --- the other items
 
 
-def dead_item(pk: str, letter: Dead, fence: int, rank: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A dead letter: its item's sort key, its own name within it, and what orders it among those of its key."""
+
+    sk: str
+    name: str
+    order: tuple[int, int, int]
+    dead: Dead
+
+
+def dead_item(pk: str, letter: Dead, fence: int, rank: int, name: str) -> dict[str, Any]:
     """A dead letter with its whole text (M6).
 
     ``fence`` is that of the tenure in which it died, and ``rank`` orders those of one tenure and millisecond.
     """
     found: dict[str, Value] = {
         "pk": pk,
-        "sk": dead_name(letter.id),
+        "sk": dead_name(letter.id, name),
         "v": VERSION,
         "id": letter.id,
         "body": letter.body,
@@ -393,33 +409,30 @@ def dead_item(pk: str, letter: Dead, fence: int, rank: int) -> dict[str, Any]:
     return {name: typed(value) for name, value in found.items()}
 
 
-def dead_letter(item: Item, *, key: str) -> tuple[tuple[int, int, int], Dead]:
-    """Read a dead letter, and what orders it among those of its key.
+def dead_letter(item: Item, *, key: str) -> Letter:
+    """Read a dead letter.
 
     Raises ``StoredFormatUnknown`` for a version or a shape that this code does not know (M12).
     """
     check_version(item, key=key)
     try:
-        letter = Dead(
+        dead = Dead(
             id=item["id"]["S"],
             body=body_of(item) or "",
-            attempts=number(item, "attempts"),
+            attempts=_number(item, "attempts"),
             error=_text(item, "error"),
-            stored_ms=number(item, "stored"),
-            died_ms=number(item, "died"),
+            stored_ms=_number(item, "stored"),
+            died_ms=_number(item, "died"),
         )
-        return (letter.died_ms, number(item, "fence"), number(item, "rank")), letter
+        sk = str(item["sk"]["S"])
+        order = (dead.died_ms, _number(item, "fence"), _number(item, "rank"))
+        return Letter(sk=sk, name=sk.rpartition("#")[2], order=order, dead=dead)
     except (AttributeError, KeyError, TypeError, ValueError) as cause:
         raise StoredFormatUnknown(
             f"dead letter {item['sk'].get('S')!r} of key {key!r} has a shape that version {VERSION} does not know "
             f"({cause!r}); it was left as it stands",
             key=key,
         ) from cause
-
-
-def is_purged(item: Item) -> bool:
-    """Whether a dead letter was purged, and only its deletion has not come yet."""
-    return "purged" in item
 
 
 def dead_message(letter: Dead) -> Message:

@@ -64,9 +64,9 @@ class DynamoDBProvider:
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
     that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
     claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
-    holder leaves; two for a purge; one more for each dead letter, and for a refusal that tells no old item, as where
-    there is none; three more for a message whose body cannot be read. A body over 2 KiB, or without room among 8 KiB a
-    key, costs a put, a delete, and a read when another run gets it.
+    holder leaves; five for a redrive or a purge; one more for each dead letter, and for a refusal that tells no old
+    item, as where there is none; three more for a message whose body cannot be read. A body over 2 KiB, or without room
+    among 8 KiB a key, costs a put, a delete, and a read when another run gets it.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
@@ -390,7 +390,7 @@ class DynamoDBProvider:
         return readable(self._steps.messages(call, given))
 
     def peek(self, key: str) -> Sequence[Message]:
-        """M3. A body that TTL has taken shows as ``None``.
+        """M3. A body that TTL has taken shows as ``None``; a message that leaves meanwhile is not shown.
 
         Where some messages cannot be read, ``StoredFormatUnknown`` has the others in ``readable``.
         """
@@ -399,9 +399,12 @@ class DynamoDBProvider:
         skipped: list[IncumbentError] = []
         for stored in self._table.read(call).record.state.mail:
             try:
-                messages.append(item.message_of(stored, self._steps.text(call, stored.id, stored.body)))
+                text = self._steps.text(call, stored.id, stored.body)
             except StoredFormatUnknown as error:
                 skipped.append(error)
+                continue
+            if text is not None or self._steps.is_stored(call, stored):
+                messages.append(item.message_of(stored, text))
         if skipped:
             raise StoredFormatUnknown.of(skipped, readable=messages)
         return tuple(messages)

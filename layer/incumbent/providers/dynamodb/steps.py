@@ -1,5 +1,6 @@
 """Carries out one step of the rules: decide on the record that the table has shown, and write exactly that."""
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
@@ -9,7 +10,7 @@ from incumbent.clock import Clock, Moment, deadline
 from incumbent.errors import LeaseUnavailable
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Item, Record, Reference
+from incumbent.providers.dynamodb.item import Record, Reference
 from incumbent.providers.dynamodb.table import Answer, Call, Table
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Message
@@ -100,10 +101,10 @@ class Steps:
         dead = decided.dead
         letters = [replace(each, body=self.text(call, each.id, each.body) or "null") for each in dead]
         fences = {trace.id: trace.fence for trace in decided.ended if trace.outcome == "dead"}
-        replaced = [
-            self.table.put(call, item.dead_item(call.pk, each, fences.get(each.id, before.fence), rank))
-            for rank, each in enumerate(letters, len(before.ended))  # what died just before has a trace already
-        ]
+        names = [secrets.token_hex(8) for _ in letters]
+        for rank, (each, name) in enumerate(zip(letters, names, strict=True), len(before.ended)):
+            # The rank: what died just before has a trace already.
+            self.table.put(call, item.dead_item(call.pk, each, fences.get(each.id, before.fence), rank, name))
         left: list[Stored] = []
 
         def plan(now_ms: int) -> tuple[Update, A] | None:
@@ -125,20 +126,20 @@ class Steps:
         self.sweep_bodies(call, left, answer.record)  # what the record does not name any more is nobody's
         if answer.applied:
             return replace(answer, buried=tuple(map(item.dead_message, letters)))
-        for letter, old in zip(letters, replaced, strict=True):
-            self._put_letter_back(call, letter, old, answer)
+        for letter, name in zip(letters, names, strict=True):
+            self._take_letter_back(call, letter, name, before, answer)
         return answer
 
-    def _put_letter_back(self, call: Call, letter: rules.Dead, old: Item | None, answer: Answer[A]) -> None:
-        """Undo a dead letter that was written for an update which was refused then, unless a lost try was applied."""
-        traces = answer.record.state.ended
-        died = any(trace.outcome == "dead" and item.digest(trace.id) == item.digest(letter.id) for trace in traces)
-        if died and answer.repeated:
-            return
-        if old is not None:
-            self.table.put(call, old)
-        elif not died:
-            self.table.sweep(call, item.dead_name(letter.id), died_ms=letter.died_ms)
+    def _take_letter_back(self, call: Call, letter: rules.Dead, name: str, before: KeyState, answer: Answer[A]) -> None:
+        """Undo a dead letter that was written for an update which was refused then.
+
+        It stays where the message has died since: perhaps by this very update, whose request came twice. Of several
+        letters of one id, one is listed.
+        """
+        known = set(map(item.trace_text, before.ended))
+        traces = [trace for trace in answer.record.state.ended if item.trace_text(trace) not in known]
+        if not any(trace.outcome == "dead" and item.digest(trace.id) == item.digest(letter.id) for trace in traces):
+            self.table.sweep(call, item.dead_name(letter.id, name))
 
     def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record does not hold any more."""
@@ -160,12 +161,27 @@ class Steps:
     def messages(
         self, call: Call, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None
     ) -> tuple[Message, ...]:
-        """Messages for a run, with their texts; ``own`` are texts that the caller has at hand."""
-        texts = own or {}
-        return tuple(
-            item.message_of(each, texts.get((each.id, each.body)) or self.text(call, each.id, each.body))
-            for each in stored
-        )
+        """Messages for a run, with their texts; ``own`` are texts that the caller has at hand.
+
+        Raises ``LeaseUnavailable`` for a message whose text another call of the same owner has removed meanwhile, as
+        it has settled it.
+        """
+        found: list[Message] = []
+        for each in stored:
+            text = (own or {}).get((each.id, each.body)) or self.text(call, each.id, each.body)
+            if text is None and isinstance(each.body, Reference) and not self.is_stored(call, each):
+                raise LeaseUnavailable(
+                    f"{call.name} of key {call.key!r}: message {each.id!r} was settled meanwhile, by another call of "
+                    "the same owner; repeat this one",
+                    key=call.key,
+                )
+            found.append(item.message_of(each, text))
+        return tuple(found)
+
+    def is_stored(self, call: Call, message: Stored) -> bool:
+        """Whether the record still holds a message whose body was just looked for."""
+        mail = self.table.read(call).record.state.mail
+        return any((each.id, each.body) == (message.id, message.body) for each in mail)
 
     def owner(self, answer: Answer[A]) -> str | None:
         """Who holds the key, by the strangers' edge (R3)."""

@@ -19,7 +19,7 @@ from botocore.parsers import ResponseParserError
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import LEASE, VERSION, Item, Record, decode, size_of, typed
+from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, size_of, typed
 from incumbent.tries import ask, check_wait, wait_ms
 from incumbent.validation import shown
 from incumbent.values import Message
@@ -232,62 +232,19 @@ class Table:
         """Read an item."""
         return self._ask(call, lambda *_: self._get(call, sk))
 
-    def put(self, call: Call, item: Item) -> Item | None:
-        """Write a whole item, and return what stood there."""
+    def put(self, call: Call, item: Item) -> None:
+        """Write a whole item."""
         written: Any = item
+        self._ask(call, lambda *_: _whole(self.client(call).put_item(TableName=self._name, Item=written)))
 
-        def send(_: int, __: Moment) -> Item | None:
-            found = self.client(call).put_item(TableName=self._name, Item=written, ReturnValues="ALL_OLD")
-            before: Item | None = _whole(found).get("Attributes")
-            return before
+    def delete(self, call: Call, sk: str) -> None:
+        """Delete an item, there or not."""
+        self._ask(call, lambda *_: self._delete(call, sk))
 
-        old = self._ask(call, send)
-        return None if old == item else old
-
-    def delete(self, call: Call, sk: str, *, died_ms: int | None = None) -> bool | None:
-        """Delete an item and say whether it was there; ``None`` if an earlier try may have deleted it.
-
-        ``died_ms``: only the letter that died then, so that a late copy of the request leaves a later one alone.
-        """
-
-        def send(number: int, _: Moment) -> tuple[bool | None]:
-            found = self._delete(call, sk, died_ms)
-            if found.get("Attributes"):
-                return (True,)
-            return (None if number > 1 or _tried_inside(self.client(call), found) else False,)
-
-        return self._ask(call, send)[0]
-
-    def mark_purged(self, call: Call, sk: str, mark: str) -> Item | None:
-        """Take a dead letter's content out, unless it is of another version or bears another call's mark.
-
-        Returns the item as it stands then, with the mark of the call that has purged it; ``None`` if there is none.
-        """
-
-        def send(_: int, __: Moment) -> Item | None:
-            try:
-                found = self.client(call).update_item(
-                    TableName=self._name,
-                    Key=_key(call.pk, sk),
-                    UpdateExpression="SET #purged = :mark REMOVE #body, #error",
-                    ConditionExpression="#v = :v AND (attribute_not_exists(#purged) OR #purged = :mark)",
-                    ExpressionAttributeNames={"#purged": "purged", "#body": "body", "#error": "error", "#v": "v"},
-                    ExpressionAttributeValues={":mark": typed(mark), ":v": typed(VERSION)},
-                    ReturnValues="ALL_NEW",
-                )
-            except ClientError as error:
-                if error.response["Error"]["Code"] != _REFUSED:
-                    raise
-                return self._get(call, sk)
-            marked: Item = _whole(found)["Attributes"]
-            return marked
-
-        return self._ask(call, send)
-
-    def sweep(self, call: Call, sk: str, *, died_ms: int | None = None) -> None:
-        """Delete an item that nobody needs any more; where that fails, TTL will. ``died_ms`` as in `delete`."""
+    def sweep(self, call: Call, sk: str) -> None:
+        """Delete an item that nobody needs any more; where that fails, TTL will."""
         with suppress(BotoCoreError, ClientError):
-            self._delete(call, sk, died_ms)
+            self._delete(call, sk)
 
     def query(self, call: Call, **request: Any) -> Iterator[Item]:
         """All items that a query finds, page by page."""
@@ -317,25 +274,8 @@ class Table:
         stored: Item | None = _whole(found).get("Item")
         return stored
 
-    def _delete(self, call: Call, sk: str, died_ms: int | None) -> Mapping[str, Any]:
-        condition: dict[str, Any] = {}
-        if died_ms is not None:
-            condition = {
-                "ConditionExpression": "#died = :died",
-                "ExpressionAttributeNames": {"#died": "died"},
-                "ExpressionAttributeValues": {":died": typed(died_ms)},
-            }
-        try:
-            found: Mapping[str, Any] = _whole(
-                self.client(call).delete_item(
-                    TableName=self._name, Key=_key(call.pk, sk), ReturnValues="ALL_OLD", **condition
-                )
-            )
-        except ClientError as error:
-            if error.response["Error"]["Code"] != _REFUSED:
-                raise
-            return {"ResponseMetadata": error.response["ResponseMetadata"]}
-        return found
+    def _delete(self, call: Call, sk: str) -> Any:
+        return _whole(self.client(call).delete_item(TableName=self._name, Key=_key(call.pk, sk)))
 
     @staticmethod
     def _decode(call: Call, item: Item | None) -> Record:

@@ -8,7 +8,9 @@ condition that nothing has happened meanwhile that would have them decide otherw
 * ``expires_at``: no renewal by an owner that was found expired, no expiry of one that was found live;
 * ``edits``: no change inside the mailbox (a mark, a delivery by ``take``, a dead letter put back);
 * the place behind the last message: no new message, but only where one more would change the decision: to free the
-  key because nothing is due, to append. Passing the key on to a due message depends on no later one.
+  key because nothing is due, to free it with messages that all pause (which the orphans' index shows only when the
+  pauses end), to remove the last message and the list with it, to append. Passing the key on to a due message depends
+  on no later one.
 
 Every element of the list that is changed or removed is named by its id as well.
 """
@@ -88,14 +90,17 @@ def claim(
 def append(owner: str, message: Stored, *, shard: str, most: int, now_ms: int) -> Update:
     """M1 (5): behind whoever holds the key, or has just left it; who that is stands in the answer.
 
-    ``most`` is how many messages are stored then at most (M7).
+    ``most`` is how many messages are stored then at most (M7). Where the owner has left messages that pause, the
+    orphans' index would show this one only after the pause (M8), and it is refused.
     """
     update = Update()
     _when_ours(update)
+    owned, since = update.name("lease_owner"), update.name("orphan_since")
+    shows = f"attribute_not_exists({since}) OR {since} <= {update.value(now_ms)}"
+    update.when(f"attribute_exists({owned}) OR {shows}")
     update.when(f"NOT contains({update.name('tombs')}, {update.value(str(digest(owner)))})")
     update.when_absent("mail", most - 1)
     update.set(item.VERSION, "v")
-    since = update.name("orphan_since")
     update.set_to(f"if_not_exists({since}, {update.value(now_ms)})", "orphan_since")
     update.remove("expires_on")
     _append(update, shard, message)
@@ -135,6 +140,8 @@ def release(owner: str, fence: int | None, *, empty: bool, now_ms: int) -> Updat
     if empty:
         update.when_absent("mail", 0)
         update.set(item.seconds(now_ms) + item.IDLE_S, "expires_on")
+    else:
+        update.when_there("mail", 0)
     return update
 
 
@@ -273,6 +280,18 @@ class Change:
         return self.new.mail != self._old.mail
 
     @property
+    def _empties(self) -> bool:
+        """Whether the list goes as a whole, and all that belongs to it; or is not there, so that TTL may come."""
+        return not self.new.mail and (bool(self._old.mail) or self._freed)
+
+    def _hides(self, now_ms: int) -> bool:
+        """Whether the orphans' index is to leave the key out for a while, as all that is stored pauses (M8)."""
+        return self._orphans_from_ms(now_ms) > now_ms
+
+    def _orphans_from_ms(self, now_ms: int) -> int:
+        return max(now_ms, min((message.due_ms for message in self.new.mail), default=0))
+
+    @property
     def _added(self) -> list[Stored]:
         known = {message.id for message in self._old.mail}
         return [message for message in self.new.mail if message.id not in known]
@@ -293,8 +312,10 @@ class Change:
         takes_over = self._granted and not self.held  # its deliveries are counted from what a new fence closes off
         if self.new.ended != self._old.ended or (self._mail_changed and not takes_over):
             self._when_as_it_was(update, "edits")
-        if self._added or (self._freed and (self.closes or not self.new.mail)):
+        if self._added or self._empties or (self._freed and (self.closes or self._hides(now_ms))):
             self._when_no_more(update)
+        elif self._freed:  # what is stored keeps the record from TTL
+            update.when_there("mail", 0)
 
     def _when_as_it_was(self, update: Update, name: str) -> None:
         value = self.record.item.get(name)
@@ -343,7 +364,7 @@ class Change:
         for place in [*gone, *changed][:MOST_PLACES]:
             update.when_is(old[place].id, "mail", place, "id")
         if not new:
-            if "mail" in self.record.item:
+            if old:
                 update.remove("mail")
         elif len(gone) + len(changed) > MOST_PLACES or (added and not old):
             self._when_as_it_was(update, "edits")
@@ -411,9 +432,10 @@ class Change:
             update.set(self.shard, "orphan_shard")
         elif not new.mail and "orphan_shard" in stored:
             update.remove("orphan_shard")
-        if self._freed or (self.beside and new.owner is None):
-            due_ms = min((message.due_ms for message in new.mail), default=0)
-            update.set(max(now_ms, due_ms), "orphan_since")
+        if self._freed:
+            update.set(self._orphans_from_ms(now_ms), "orphan_since")
+        elif self.beside and new.owner is None and self.record.number("orphan_since") > now_ms:
+            update.set(now_ms, "orphan_since")  # what is stored beside messages that pause is due at once
         elif self._granted and not (self.held and self.record.number("orphan_since") <= new.expires_ms + self.skew_ms):
             update.set(new.expires_ms + self.skew_ms, "orphan_since")
         elif "orphan_since" not in stored:
