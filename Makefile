@@ -17,7 +17,7 @@ FUNCTIONS := $(wildcard functions/*)
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Where the same lines run thousands of times, measuring them would take a third of the time. What takes long comes first.
-REPEATED := $(addprefix tests/,conformance faults crashes simulation linearizability lifecycle end_to_end)
+REPEATED := $(addprefix tests/,conformance faults crashes simulation interleavings linearizability lifecycle end_to_end)
 # Of these folders, the files that are measured all the same; they run once.
 ALSO := tests/conformance/test_memory.py tests/faults/test_proxy.py
 MEASURED := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py)))) $(ALSO)
@@ -36,7 +36,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo docs test bench lint format test-all mutants soak sim pins clean
+.PHONY: help setup sam demo docs test bench lint format test-all mutants soak sim interleavings pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,10 @@ mutants: setup ## break the code in each listed way, or with SEED=7 COUNT=100 at
 
 soak: setup ## the tests that could go on for ever, for longer than `make test` does
 	SOAK=1 $(PYTEST) $(SOAKING)
+
+interleavings: $(VENV)/.installed ## put operations between one another's requests: all pairs, and drawn triples (SEEDS=20000)
+	$(BIN)/python -m tests.interleavings --store memory --seeds $(SEEDS)
+	$(BIN)/python -m tests.interleavings --switches 2 --seeds $(SEEDS)
 
 sim: $(VENV)/.installed ## carry out schedules of the simulation (SEEDS=20000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -7,6 +7,7 @@ VALKEY = "tests/conformance/test_redis.py::TestStandalone"
 REDIS = "tests/unit/test_redis_provider.py"
 MOTO = "tests/conformance/test_dynamodb.py::TestMoto"
 DYNAMODB = "tests/unit/test_dynamodb_provider.py"
+INTERLEAVINGS = "tests/interleavings/test_interleavings.py"
 RULES = "tests/unit/test_rules.py"
 RUNS = "tests/unit/test_runs.py"
 HEARTBEAT = "tests/unit/test_heartbeat.py"
@@ -294,8 +295,8 @@ MUTANTS = (
     Mutant(
         "a close does not look whether something came (M2)",
         UPDATES,
-        "        if self._added or (self._freed and (self.closes or not self.new.mail)):\n            self._when_no_more(update)",
-        "        if self._added:\n            self._when_no_more(update)",
+        "        if self._added or self._empties or (self._freed and (self.closes or self._hides(now_ms))):\n",
+        "        if self._added or self._empties:\n",
         (DYNAMODB, MOTO),
     ),
     Mutant(
@@ -311,6 +312,91 @@ MUTANTS = (
         "                    answer = replace(answer, said=None)\n",
         "                    pass\n",
         (DYNAMODB,),
+    ),
+    # --- DynamoDB: what only another request, between two of one call, brings to light
+    Mutant(
+        "the list is removed as a whole, whatever has come to it (M3)",
+        UPDATES,
+        "        if self._added or self._empties or (",
+        "        if self._added or (",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a message hides behind the pause of another (M8)",
+        UPDATES,
+        "(self.closes or self._hides(now_ms))",
+        "self.closes",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a message is appended where only a pause is left (M8)",
+        UPDATES,
+        '    update.when(f"attribute_exists({owned}) OR {shows}")\n',
+        "",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a freed record keeps no TTL, as its last message went meanwhile",
+        UPDATES,
+        '            update.when_there("mail", 0)\n\n    def _when_as_it_was',
+        "            pass\n\n    def _when_as_it_was",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a released record keeps no TTL, as its last message went meanwhile",
+        UPDATES,
+        '    else:\n        update.when_there("mail", 0)\n    return update',
+        "    return update",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "an owner's change does not look whether the mailbox was edited (M6)",
+        UPDATES,
+        "(self._mail_changed and not takes_over)",
+        "(self._mail_changed and takes_over)",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a letter that is put back beside messages that pause is no orphan (M8)",
+        UPDATES,
+        "        elif self.beside and new.owner is None and",
+        "        elif self.beside and new.owner is not None and",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "two callers that bury a message write one item, and the refused one deletes it (M6)",
+        "providers/dynamodb/steps.py",
+        "        names = [secrets.token_hex(8) for _ in letters]\n",
+        '        names = ["0" * 16 for _ in letters]\n',
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a letter is put back again by who saw it before (R8)",
+        "providers/dynamodb/archive.py",
+        "        if letters[-1].name in _spent(record):\n",
+        "        if False:\n",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a spent letter is forgotten before its item is gone (R8)",
+        "providers/dynamodb/archive.py",
+        "    for letter in letters:\n        steps.table.delete(call, letter.sk)\n    names",
+        "    names",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a redrive does not notice a purge that has begun and ended meanwhile (R8)",
+        "providers/dynamodb/archive.py",
+        '        update.add(1, "edits")\n        _spend',
+        "        _spend",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a large body is deleted while the record names it (M3)",
+        "providers/dynamodb/steps.py",
+        "(message.id, message.body) not in needed:",
+        "(message.id, message.body) in needed:",
+        (INTERLEAVINGS,),
     ),
     # --- above the stores
     Mutant(

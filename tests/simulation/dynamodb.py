@@ -78,6 +78,16 @@ class Table:
             return Refused(old)
         return self._items.pop(_name(request["Key"]), None)
 
+    def copy(self) -> "Table":
+        """Another table with the same items, which nobody witnesses."""
+        made = Table(blind_to=self._blind_to)
+        made._items.update(self._items)  # an item is never changed, but replaced
+        return made
+
+    def items_of(self, pk: str) -> list[Item]:
+        """All items of a partition key, as they are."""
+        return [each for (partition, _), each in self._items.items() if partition == pk]
+
     def find(self, request: Mapping[str, Any]) -> list[Item]:
         """What a query or a scan finds, in the order of the index, or of the sort keys in each partition."""
         condition = request.get("KeyConditionExpression") or request["FilterExpression"]

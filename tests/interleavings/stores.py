@@ -1,0 +1,195 @@
+"""The stores on which operations meet: each makes providers, moves time, and shows the key after every request."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from incumbent.providers.dynamodb import DynamoDBProvider, item
+from incumbent.providers.memory import MemoryProvider
+from incumbent.rules import KeyState
+from incumbent.testing.clock import FakeClock
+from tests.interleavings.invariants import Picture
+from tests.interleavings.operations import IDS, KEY, Provider
+from tests.interleavings.turns import ReplyLost, Turns
+from tests.simulation.dynamodb import Client, Refused, Table
+from tests.simulation.network import NoAnswer
+from tests.simulation.store import Asked
+
+T = TypeVar("T")
+# Called after every request that was carried out.
+Requested = Callable[[], None]
+
+SKEW_MS = 1_000
+PREFIX = "interleaved"
+START_MS = 1_800_000_000_000
+
+
+def _nothing() -> None:
+    """Before anybody wants to know."""
+
+
+class Store(Protocol):
+    """One key in one store. ``loses_replies``: its providers repeat a request whose reply was lost."""
+
+    skew_ms: int
+    loses_replies: bool
+    requested: Requested
+
+    def provider(self, like: Provider | None = None) -> Provider:
+        """Another client, whose requests wait for their turn; or one that remembers what another store's does."""
+        ...
+
+    def copy(self) -> "Store | None":
+        """The same key at the same time, in a store of its own; ``None`` where it has to be made anew."""
+        ...
+
+    def pass_time(self, ms: int) -> None:
+        """Move the one clock."""
+        ...
+
+    def picture(self) -> Picture:
+        """The key as it is now."""
+        ...
+
+
+class MemoryStore:
+    """The rules: every call is one step."""
+
+    skew_ms = 0
+    loses_replies = False
+
+    def __init__(self, turns: Turns, *, wall_ms: int = START_MS, state: KeyState | None = None) -> None:
+        self.requested: Requested = _nothing
+        self._turns = turns
+        self._clock = FakeClock(wall_ms=wall_ms)
+        self._provider = MemoryProvider(clock=self._clock)
+        if state is not None:
+            self._keys[KEY] = state
+
+    @property
+    def _keys(self) -> dict[str, KeyState]:
+        return self._provider._keys  # noqa: SLF001 - the rules have no other window
+
+    def provider(self, like: Provider | None = None) -> Provider:
+        """All share one memory."""
+        provider: Any = _Stepping(self._provider, self._turns, self)
+        chosen: Provider = provider
+        return chosen
+
+    def copy(self) -> "MemoryStore":
+        """The state and the time are all there is."""
+        return MemoryStore(self._turns, wall_ms=self._clock.now().wall_ms, state=self._keys.get(KEY))
+
+    def pass_time(self, ms: int) -> None:
+        """Move the one clock."""
+        self._clock.advance(ms)
+
+    def picture(self) -> Picture:
+        """The state itself."""
+        state = self._keys.get(KEY, KeyState())
+        return Picture(state=state, letters=tuple(letter.id for letter in state.dead))
+
+
+class _Stepping:
+    """Each call of a provider is one request."""
+
+    def __init__(self, provider: object, turns: Turns, store: MemoryStore) -> None:
+        self._provider = provider
+        self._turns = turns
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._provider, name)
+
+        def step(*args: Any, **options: Any) -> Any:
+            self._turns.before_request()
+            try:
+                return call(*args, **options)
+            finally:
+                self._store.requested()
+
+        return step
+
+
+class DynamoDBStore:
+    """The real provider over the table in memory, which evaluates its expressions."""
+
+    skew_ms = SKEW_MS
+    loses_replies = True
+
+    def __init__(self, turns: Turns, *, wall_ms: int = START_MS, table: Table | None = None) -> None:
+        self.requested: Requested = _nothing
+        self._turns = turns
+        self._clock = FakeClock(wall_ms=wall_ms)
+        self._table = table or Table()
+        self._client: Any = Client(self._table, self._way)
+
+    def _way(self, operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T | Refused:
+        self._turns.before_request()
+        found = carry_out(Asked(call=operation), self._clock.now().wall_ms)
+        self.requested()
+        try:
+            self._turns.after_request()
+        except ReplyLost as cause:
+            raise NoAnswer("the reply was lost") from cause
+        return found
+
+    def provider(self, like: Provider | None = None) -> Provider:
+        """One that remembers its own grants."""
+        made = DynamoDBProvider(
+            table_name="simulated", client=self._client, key_prefix=PREFIX, max_clock_skew_ms=SKEW_MS, clock=self._clock
+        )
+        if isinstance(like, DynamoDBProvider):
+            made._grants._seen.update(like._grants._seen)  # noqa: SLF001 - it goes on where the other one stands
+        return made
+
+    def copy(self) -> "DynamoDBStore":
+        """A table with the same items."""
+        return DynamoDBStore(self._turns, wall_ms=self._clock.now().wall_ms, table=self._table.copy())
+
+    def pass_time(self, ms: int) -> None:
+        """Move the one clock."""
+        self._clock.advance(ms)
+
+    def picture(self) -> Picture:
+        """The items of the key."""
+        return picture_of(self._table.items_of(item.partition(PREFIX, KEY)))
+
+
+def picture_of(items: Iterable[item.Item]) -> Picture:
+    """The items of one partition key, read as the key that they are."""
+    by_name = {each["sk"]["S"]: each for each in items}
+    lease = by_name.get(item.LEASE, {})
+    state = item.decode(lease, key=KEY, names=IDS).state
+    return Picture(
+        state=state,
+        letters=tuple(each["id"]["S"] for name, each in by_name.items() if name.startswith(item.DEAD)),
+        bodies=frozenset(name for name in by_name if name.startswith(item.BODY)),
+        needed=frozenset(
+            item.body_name(message.id, message.body)
+            for message in state.mail
+            if isinstance(message.body, item.Reference)
+        ),
+        has_index=True,
+        indexed_ms=int(lease["orphan_since"]["N"]) if "orphan_shard" in lease and "orphan_since" in lease else None,
+        faults=tuple(_faults(lease, state)),
+    )
+
+
+def _faults(lease: item.Item, state: KeyState) -> Iterable[str]:
+    """Where attributes of the lease item say different things."""
+
+    def differ(name: str, found: object, wanted: object) -> Iterable[str]:
+        if found != wanted:
+            yield f"{name} is {found} where the record has {wanted}"
+
+    if not lease:
+        return
+    yield from differ("ids", frozenset(lease.get("ids", {"SS": []})["SS"]), item.known_ids(state))
+    yield from differ("tombs", frozenset(lease.get("tombs", {"SS": []})["SS"]), item.tombs(state))
+    yield from differ("inline_bytes", int(lease.get("inline_bytes", {"N": "0"})["N"]), item.inline_bytes(state.mail))
+    yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail))
+    yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
+    yield from differ("left_fence", "left_fence" in lease, state.left is not None)
+    if not state.mail:
+        for name in ("head_attempts", "head_due", "head_given"):
+            yield from differ(name, int(lease.get(name, {"N": "0"})["N"]), 0)

@@ -1,0 +1,91 @@
+"""Operations that meet on one key, in every order of their requests, break no rule; for longer: make interleavings."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.budgets import budget
+from tests.interleavings.operations import OPERATIONS
+from tests.interleavings.search import Found, Meeting, Stage, drawn, exhaust, meetings, pairs
+from tests.interleavings.states import STATES
+from tests.interleavings.stores import DynamoDBStore, MemoryStore
+from tests.interleavings.turns import Turns
+
+STATE = {state.name: state for state in STATES}
+OPERATION = {operation.name: operation for operation in OPERATIONS}
+
+# Each has shown a fault once, and is tried with one switch more than the others.
+FAULTS = (
+    ("acquired, out of attempts", "claim new", "claim again"),
+    ("acquired, out of attempts", "claim again", "handled"),
+    ("acquired, out of attempts", "claim again", "release"),
+    ("running alone", "claim new", "failed"),
+    ("running beside a pause", "send", "handled"),
+    ("out of attempts", "claim", "acquire and claim"),
+    ("last attempt", "failed", "transfer"),
+    ("large bodies", "look", "handled"),
+    ("dead letter", "redrive", "purge"),
+    ("dead letter", "redrive", "redrive"),
+    ("dead letter", "purge", "purge"),
+    ("dead letter", "redrive", "run all"),
+)
+EVERY = budget(50, soak=1)
+SEEDS = budget(2_000, soak=100_000)
+
+
+@pytest.fixture(scope="module")
+def turns() -> Iterator[Turns]:
+    """Threads that all schedules share."""
+    made = Turns()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def on_dynamodb(turns: Turns) -> Stage:
+    """The real provider over a table in memory."""
+    return Stage(DynamoDBStore, turns)
+
+
+def broken(found: Iterator[tuple[int, Found | None]]) -> list[str]:
+    """What breaks a rule."""
+    return [str(each) for _, each in found if each is not None]
+
+
+@pytest.mark.parametrize(("state", "first", "second"), FAULTS)
+def test_pair_that_broke_a_rule_once_keeps_it(on_dynamodb: Stage, state: str, first: str, second: str) -> None:
+    """In every order of their requests."""
+    meeting = Meeting(state=STATE[state], operations=(OPERATION[first], OPERATION[second]))
+    assert [told.why for told in exhaust(on_dynamodb, meeting, switches=2) if told.why] == []
+
+
+def test_pairs_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
+    """Of all pairs in all states, so many are tried as the time allows."""
+    chosen = (each for number, each in enumerate(meetings(2)) if number % EVERY == 0)
+    assert broken(pairs(on_dynamodb, chosen, switches=1)) == []
+
+
+def test_drawn_meetings_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
+    """Two or three operations, in any order of their requests; in some a reply gets lost."""
+    assert [str(found) for seed in range(SEEDS) if (found := drawn(on_dynamodb, seed))] == []
+
+
+def test_pairs_break_no_rule_in_memory(turns: Turns) -> None:
+    """The rules themselves, under which each operation is a step or a few."""
+    chosen = (each for number, each in enumerate(meetings(2)) if number % EVERY == 0)
+    assert broken(pairs(Stage(MemoryStore, turns), chosen, switches=1)) == []
+
+
+def test_drawn_meetings_break_no_rule_in_memory(turns: Turns) -> None:
+    """Two or three operations."""
+    stage = Stage(MemoryStore, turns)
+    assert [str(found) for seed in range(SEEDS) if (found := drawn(stage, seed))] == []
+
+
+def test_redrive_that_does_not_ask_what_is_spent_is_found_out(
+    on_dynamodb: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tool itself sees a fault."""
+    monkeypatch.setattr("incumbent.providers.dynamodb.archive._spent", lambda _: ())
+    meeting = Meeting(state=STATE["dead letter"], operations=(OPERATION["redrive"], OPERATION["purge"]))
+    assert any(told.why for told in exhaust(on_dynamodb, meeting, switches=2))
