@@ -43,6 +43,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
         "providers/dynamodb/*",
         (
             (DYNAMODB,),
+            ("tests/simulation/test_table.py",),
             (DYNALITE,),
             (MOTO, f"{CONFORMANCE}::TestSeveral"),
             (SCHEDULES,),

@@ -1,16 +1,34 @@
 """The table in memory, on which the DynamoDB provider is simulated, answers as DynamoDB does: it is under the suite."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from tests.simulation.dynamodb import Client, Refused, Table
+from tests.simulation.expressions import Item
 from tests.simulation.store import Asked
 
 T = TypeVar("T")
+
+
+class CheckedTable(Table):
+    """A table that looks at every lease item that is written."""
+
+    def update(self, asked: Asked, now_ms: int, request: Mapping[str, Any]) -> Item | Refused:
+        """Update an item, and check what it tells the index and TTL."""
+        found = super().update(asked, now_ms, request)
+        if not isinstance(found, Refused):
+            assert ("orphan_shard" in found) == ("mail" in found), (
+                "the index holds the keys with messages, and no others"
+            )
+            assert ("orphan_since" in found) or "mail" not in found
+            assert ("expires_on" in found) == ("mail" not in found and "lease_owner" not in found), (
+                "TTL is for idle keys"
+            )
+        return found
 
 
 class TestTableInMemory(MailboxConformance, ArchiveConformance):
@@ -21,7 +39,7 @@ class TestTableInMemory(MailboxConformance, ArchiveConformance):
     def make_provider(self) -> DynamoDBProvider:
         """A table of its own for each test."""
         self.clock = FakeClock()
-        self.table = Table()
+        self.table = CheckedTable()
         self.lock = threading.Lock()
         return self.make_other(None)
 
