@@ -189,6 +189,15 @@ class Claiming(MailSubject):
         self.pass_time(PAUSE_MS)
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", 1).messages] == [("m1", 2)]
 
+    def test_claim_that_blocks_is_given_nothing_behind_a_paused_message(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """M6: on_error="block" of the claim counts, whatever the run before had."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)])
+        assert provider.claim(key, "C", TTL_MS, None, policy=Policy(on_error="block")) == Idle()
+
     def test_message_behind_a_paused_one_is_routed_though_nobody_owns(
         self, provider: MailboxProvider, key: str
     ) -> None:
