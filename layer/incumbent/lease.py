@@ -1,4 +1,4 @@
-"""The handle that a run gets: what it holds, what it was started for, and when to stop."""
+"""The handle that a run gets: the key that it holds, the messages that it runs, and when to stop."""
 
 import enum
 import threading
@@ -16,13 +16,13 @@ class Stop(enum.Enum):
     """Why a run should end now."""
 
     LOST = "lost"
-    """The lease is over; whatever is written from here on must be refused by its fence."""
+    """The lease is over; every later write must be refused by its fence."""
     DEADLINE = "deadline"
     """The invocation is nearly over: keep what is done and ``return lease.defer()``."""
 
 
 class Deferred:
-    """What ``lease.defer()`` returns, for the handler to return: not done, go on in the next invocation."""
+    """The result of ``lease.defer()``, for the handler to return: not done, continue in the next invocation."""
 
     __slots__ = ()
 
@@ -37,17 +37,18 @@ class Lease:
     """One run's hold of a key.
 
     ``key`` is the user's, without its keyspace; ``owner`` names this run; ``fence`` grows with every grant of the key
-    (0 from a provider that has none); ``messages`` is what the run was started for, oldest first.
+    (0 from a provider that has none); ``messages`` holds what the run was started for, oldest first.
 
-    It is safe to use from any thread of the run. It is worth nothing after the handler returned.
+    It is safe to use from any thread of the run. After the handler has returned it holds nothing.
 
-    A child process that the run forks has a copy. Its ``key``, ``owner``, ``fence`` and ``messages`` are good. What
-    the parent renews or loses is not seen: ``stop`` is ``LOST`` only if it was before the fork, and once the deadline
-    that was known then has passed, ``assert_held()`` raises ``LeaseUnavailable``. ``renew``, ``take`` and ``defer`` are
-    the parent's and raise ``ConfigurationError``. Look at ``stop`` in the parent, and tell the child.
+    A child process that the run forks has a copy. The copy's ``key``, ``owner``, ``fence`` and ``messages`` are valid,
+    but it does not see what the parent renews or loses: ``stop`` is ``LOST`` only if it was before the fork, and once
+    the deadline known at the fork has passed, ``assert_held()`` raises ``LeaseUnavailable``. ``renew``, ``take`` and
+    ``defer`` work only in the parent and raise ``ConfigurationError`` in the child. Check ``stop`` in the parent, and
+    tell the child.
 
-    Not promised: that no other run exists while ``stop`` is ``None``. A paused process may look too late, so give
-    ``fence`` to what you write to, and let that refuse a smaller one.
+    Does not guarantee that no other run exists while ``stop`` is ``None``: a paused process may check too late. Pass
+    ``fence`` to every system that you write to, and let that system refuse a smaller one.
     """
 
     def __init__(
@@ -66,13 +67,13 @@ class Lease:
         can_defer: bool,
     ) -> None:
         self.key: Final = key
-        """The key as the decorator made it from the event, without its keyspace; too long a one is digested."""
+        """The key as the decorator read it from the event, without its keyspace; a key that is too long is digested."""
         self.owner: Final = owner
         """The opaque name of this run."""
         self.fence: Final = fence
-        """Grows with every grant of the key; 0 from a provider that has none."""
+        """The fence, which grows with every grant of the key; 0 from a provider that has none."""
         self.messages: Final = tuple(messages)
-        """What this run was started for, oldest first. ``take()`` does not add to it."""
+        """The messages that this run was started for, oldest first. ``take()`` does not add to them."""
         self._heartbeat = heartbeat
         self._take = take
         self._ends = ends
@@ -88,23 +89,23 @@ class Lease:
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the first message this is: 1 for the first."""
+        """How many times the first message was delivered, this delivery included: 1 for the first."""
         return self.messages[0].attempt
 
     @property
     def waiting(self) -> int:
-        """How many messages are due besides this run's, as of the last request; costs none."""
+        """How many messages are due besides this run's, as of the last request. Sends no request."""
         seen = self._heartbeat.waiting
         return self._waiting if seen is None else seen
 
     @property
     def time_left_ms(self) -> int | None:
-        """Milliseconds until the invocation ends; ``None`` where that is not known."""
+        """Milliseconds until the invocation ends; ``None`` if that is not known."""
         return None if self._ends is None else max(0, self._clock.now().until(self._ends))
 
     @property
     def stop(self) -> Stop | None:
-        """Why this run should end now, or ``None``. Look at it between steps; costs no request."""
+        """Why this run should end now, or ``None``. Check it between steps; it sends no request."""
         if self._ended or self._heartbeat.loss is not None:
             return Stop.LOST
         left_ms = self.time_left_ms
@@ -113,14 +114,14 @@ class Lease:
         return None
 
     def assert_held(self) -> None:
-        """Raise ``LeaseLost`` if the lease is over, as far as can be told without a request.
+        """Raise ``LeaseLost`` if the lease is over, as far as is known without a request.
 
-        It is also over for what a run leaves behind when it returns, a task or a thread. In a forked child process it
-        raises ``LeaseUnavailable`` once nothing is known any more.
+        For a task or thread that outlives its run, the lease is over when the handler returns. In a forked child
+        process this raises ``LeaseUnavailable`` once the deadline known at the fork has passed.
         """
-        if self._ended:  # first: what a run has left behind must not be the one to notice a loss
+        if self._ended:  # first: a task that outlives its run must not be the one to notice a loss
             raise LeaseLost(
-                f"the run of key {self.key!r} is over: what it has left behind holds nothing",
+                f"the run of key {self.key!r} is over: a task or thread that outlives it does not hold the lease",
                 key=self.key,
                 owner=self.owner,
             )
@@ -128,27 +129,27 @@ class Lease:
             raise self._heartbeat.loss
         if self._heartbeat.is_copy and not self._heartbeat.is_known_held:
             raise LeaseUnavailable(
-                f"key {self.key!r}: a child process does not see whether its parent has renewed the lease; look at "
-                "lease.stop in the parent, or give the fence to what you write to",
+                f"key {self.key!r}: a child process does not see whether its parent has renewed the lease; check "
+                "lease.stop in the parent, or pass the fence to every system that you write to",
                 key=self.key,
             )
 
     def renew(self) -> None:
-        """Renew now. For handlers that starve the heartbeat, in long calls that hold the GIL.
+        """Renew now, in a handler that starves the heartbeat by long calls that hold the GIL.
 
-        Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer (the lease is held until its
-        deadline all the same).
+        Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer (the lease is still held until its
+        deadline).
         """
         self._refuse_in_a_child("renew")
         self.assert_held()
         self._heartbeat.renew(lambda: self._ended)
 
     def take(self) -> list[Message]:
-        """Take what has arrived since, oldest first: it becomes part of this run. One request.
+        """Take the messages that have arrived since, oldest first, into this run. Sends one request.
 
-        What failed before is not among it: it gets a run of its own. Once the invocation is over nothing is (M13).
-        Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no answer; then nothing is lost, and the next
-        ``take`` brings it.
+        A message that failed before is not among them: it gets its own run. Once the invocation's time is over the
+        list is empty (M13: never past the end). Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no
+        answer; then nothing is lost, and the next ``take`` returns the messages.
         """
         self._refuse_in_a_child("take")
         self.assert_held()
@@ -158,7 +159,7 @@ class Lease:
             try:
                 arrived = list(self._take([message.id for message in self.held]))
             except LeaseLost as refused:
-                if not self._ended:  # else it was given up meanwhile, and not lost
+                if not self._ended:  # else it was released meanwhile, and not lost
                     self._heartbeat.lose(refused)
                 raise
             self._taken += arrived
@@ -166,18 +167,19 @@ class Lease:
         return arrived
 
     def defer(self) -> Deferred:
-        """Say that this run cannot finish: ``return lease.defer()``.
+        """Leave this run's messages to the next invocation: ``return lease.defer()``.
 
-        Its messages keep their place, no attempt is counted, and the next invocation of the key goes on. Keep what
-        is done (a checkpoint under the fence) before you return.
+        The messages keep their place, and no attempt is counted. Save the progress (a checkpoint under the fence)
+        before you return.
 
-        Raises ``ConfigurationError`` with a provider that only leases: raise instead, so that the source retries.
+        Raises ``ConfigurationError`` with a provider that only leases: raise an error instead, so that the source
+        retries.
         """
         self._refuse_in_a_child("defer")
         if not self._can_defer:
             raise ConfigurationError(
-                f"defer() of key {self.key!r}: this provider stores no messages, so nobody would go on; raise instead, "
-                "and the source retries",
+                f"defer() of key {self.key!r}: this provider stores no messages, so no invocation would continue; "
+                "raise an error instead, and the source retries",
                 key=self.key,
             )
         self._deferred = True
@@ -186,13 +188,13 @@ class Lease:
     def _refuse_in_a_child(self, call: str) -> None:
         if self._heartbeat.is_copy:
             raise ConfigurationError(
-                f"{call}() of key {self.key!r} in a child process: the run is its parent's; call it there, and pass on "
-                "what it brings",
+                f"{call}() of key {self.key!r} in a child process: the run is its parent's; call it in the parent, and "
+                "pass the result on",
                 key=self.key,
             )
 
     def end(self) -> None:
-        """The run has returned: from now on the handle holds nothing."""
+        """Note that the run has returned: from now on the handle holds nothing."""
         self._ended = True
 
     @property
@@ -201,13 +203,13 @@ class Lease:
         return self._ended
 
     def when_lost(self, callback: Callable[[], object] | None) -> None:
-        """Call this once when the lease is lost, from whichever thread notices; now if it is lost already."""
+        """Call this once when the lease is lost, from the thread that notices; now if it is lost already."""
         self._callback = callback
         if self._heartbeat.loss is not None:
             self.lost()
 
     def lost(self) -> None:
-        """Do what ``when_lost`` was given."""
+        """Call what ``when_lost`` was given."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
@@ -219,7 +221,7 @@ class Lease:
 
     @property
     def held(self) -> tuple[Message, ...]:
-        """All messages of this run: those it was started for, and those it took."""
+        """All messages of this run: those that it was started for, and those that it took."""
         return (*self.messages, *self._taken)
 
 
@@ -227,8 +229,9 @@ _CURRENT: ContextVar[Lease | None] = ContextVar("incumbent_lease", default=None)
 
 
 def current_lease() -> Lease | None:
-    """The lease of the run that is calling, also in what it awaits; ``None`` outside of runs.
+    """Return the lease of the calling run, also in what the run awaits; ``None`` outside of runs.
 
-    A context variable carries it: threads that a handler starts itself do not inherit it (``contextvars`` tells how).
+    A context variable carries it: a thread that the handler starts does not inherit it unless it runs in a copy of the
+    handler's context (``contextvars.copy_context``).
     """
     return _CURRENT.get()

@@ -1,4 +1,4 @@
-"""What the calls take and answer: frozen values, valid from birth."""
+"""The values that calls take and return: frozen, and valid once they are made."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -14,9 +14,9 @@ MessageState: TypeAlias = Literal["waiting", "running", "handled", "dead"]
 class Message:
     """One stored JSON value.
 
-    ``attempt`` counts the deliveries, this one included: 1 in the first run, 0 while it was never given to one.
+    ``attempt`` counts the deliveries, this one included: 1 in the first run, 0 before any run got it.
     ``stored_at_ms`` is epoch milliseconds by the clock that stored it (Redis: the server's). ``due_at_ms`` is in
-    the future while a failed message pauses. ``promised`` says that some source was told "accepted" (M3).
+    the future while a failed message pauses. ``promised`` says that a source was told "accepted" (M3).
     ``last_error`` is what its last run raised.
     """
 
@@ -31,10 +31,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A message whose run raised: which, why, and when to run it again (``None``: after the policy's pause).
+    """A message whose run raised: which one, why, and when to run it again.
 
-    ``error`` is text of at most 4,096 bytes, kept with the message; ``after_ms`` at most a day. ``final``: it is a dead
-    letter at once, whatever attempts are left.
+    ``error`` is text of at most 4,096 bytes, kept with the message. ``after_ms`` is the pause in milliseconds, at most
+    a day; ``None`` means the policy's pause. ``final`` makes it a dead letter at once, whatever attempts remain.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Failure:
     final: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what not every store could keep."""
+        """Refuse values that some store could not keep."""
         check_error(self.error)
         if self.after_ms is not None:
             check_ms("after_ms", self.after_ms, 0, MAX_TTL_MS)
@@ -51,14 +51,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How the messages of a key are kept (M5, M6, M7). The same values belong to every caller of a keyspace.
+    """How the messages of a key are kept: duplicates, failures and limits (M5, M6, M7).
 
-    ``max_pending`` bounds the stored messages of a key, the running ones included. ``window_ms`` is how long a
-    handled or dead id is remembered (an hour; 15 minutes to 7 days), at most the last 256 of a key: make it as long as
-    the source may bring a handled message again. ``pauses_ms`` are the pauses after the first, second ... failure, the
-    last one for all that follow. ``on_error`` is what later messages do meanwhile: ``"skip"`` ahead or ``"block"``,
-    which keeps the mailbox in charge of a failed message that its source would bring again (a record, an asynchronous
-    event).
+    Every caller of a keyspace must use the same values. ``max_pending`` bounds the stored messages of a key, the
+    running ones included. ``window_ms`` is how long a handled or dead id is remembered (default an hour; 15 minutes to
+    7 days), and only the last 256 of a key: make it as long as the source may deliver a handled message again.
+    ``pauses_ms`` are the pauses after the first, second ... failure; the last one applies to all that follow.
+    ``on_error`` says what later messages do meanwhile: ``"skip"`` ahead or ``"block"``. With ``"block"``, the mailbox
+    itself retries a failed message that its source would deliver again (a record, an asynchronous event).
     """
 
     max_pending: int = 100
@@ -69,7 +69,7 @@ class Policy:
     on_error: Literal["skip", "block"] = "skip"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse values out of range."""
         for name, value, most in (
             ("max_pending", self.max_pending, 1_000),
             ("max_message_bytes", self.max_message_bytes, 1024 * 1024),
@@ -79,20 +79,20 @@ class Policy:
                 raise ConfigurationError(f"{name} is {value!r}; allowed are whole numbers from 1 to {most:,}")
         check_ms("window_ms", self.window_ms, 15 * 60_000, 7 * MAX_TTL_MS)
         if not self.pauses_ms:
-            raise ConfigurationError("pauses_ms is empty: give at least one pause in milliseconds")
+            raise ConfigurationError("pauses_ms is empty: pass at least one pause in milliseconds")
         for pause_ms in self.pauses_ms:
             check_ms("pauses_ms", pause_ms, 0, MAX_TTL_MS)
         if self.on_error not in ("skip", "block"):
             raise ConfigurationError(f"on_error is {self.on_error!r}; allowed are 'skip' and 'block'")
 
     def pause_ms(self, attempts: int) -> int:
-        """Return the pause after that many deliveries."""
+        """Return the pause in milliseconds after that many deliveries."""
         return self.pauses_ms[min(max(attempts, 1), len(self.pauses_ms)) - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who asks: kept beside the lease so that a sweeper can wake the right function, and people can look.
+    """The caller, stored beside the lease so that a sweeper can wake its function and an operator can find its log.
 
     ``target`` is the function's ARN with its alias, as it was invoked. ``keyspace`` is the application's.
     """
@@ -103,16 +103,16 @@ class Origin:
     log_stream: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would not fit beside the messages of a key: more than 1,024 bytes each."""
+        """Refuse a field of more than 1,024 bytes, which would not fit beside the messages of a key."""
         for name in ("keyspace", "target", "request_id", "log_stream"):
             check_origin(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquisition:
-    """The answer to ``acquire_lease``. ``owner`` is the winner: the caller, or the present holder.
+    """The answer to ``acquire_lease``. ``owner`` holds the key: the caller, or another owner.
 
-    ``deadline`` is until when the caller may believe (R12); ``None`` from providers that do not say.
+    Until ``deadline`` the caller may rely on the lease (R12); it is ``None`` from providers that do not report it.
     """
 
     acquired: bool
@@ -122,17 +122,17 @@ class Acquisition:
     deadline: Moment | None = None
 
 
-# ``buried`` in the answers of claim and settle: the messages that this very call moved to the dead letters (M6), so
-# that somebody can be told. It is told once: a call that is repeated after a lost reply may have nothing to say any
-# more. So it is no part of what makes two answers equal, and the dead letters themselves are what counts.
+# ``buried`` in the answers of claim and settle: the messages that this very call moved to the dead letters (M6), for
+# the dead-letter hook. A call that is repeated after a lost reply may return it empty, so two answers are compared
+# without it. The dead letters themselves are the record.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """The caller owns the key.
 
-    ``messages`` is the oldest due message (none for a ticket, which runs nothing), ``waiting`` how many more are
-    due. The caller's own message need not be the one: older ones go first (M4). ``buried`` died in this call.
+    ``messages`` holds the oldest due message (none for a ticket, which runs nothing), and ``waiting`` counts the other
+    due ones. The message may be another than the caller's: older ones go first (M4). ``buried`` died in this call.
     """
 
     owner: str
@@ -146,9 +146,9 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The message is stored and promised; ``owner`` holds the key, or ``None`` where nobody does at this moment.
+    """The message is stored and promised. ``owner`` holds the key; ``None`` means that the key is free at this moment.
 
-    ``waiting`` is how many messages the key stores now, where the store said so.
+    ``waiting`` is how many messages the key stores now, or ``None`` if the store did not report it.
     """
 
     owner: str | None
@@ -157,7 +157,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
-    """The id is known already, and nothing was stored twice (M5). ``buried`` died in this call, perhaps itself."""
+    """The id is known already, and nothing was stored twice (M5). ``buried`` died in this call, perhaps this id too."""
 
     state: MessageState
     owner: str | None = None
@@ -174,7 +174,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Nothing is due: there is nothing to own the key for. ``buried`` died in this call."""
+    """Nothing is due, so the caller does not own the key. ``buried`` died in this call."""
 
     buried: tuple[Message, ...] = field(default=(), compare=False)
 
@@ -184,7 +184,7 @@ Claim: TypeAlias = Claimed | Routed | Duplicate | Busy | Idle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """The key is free. ``left`` messages are still stored (paused, or left behind by a caller with no successor).
+    """The key is free. ``left`` messages are still stored: paused, or not passed on because no successor was named.
 
     ``buried`` died in this call.
     """
@@ -197,7 +197,7 @@ class Released:
 class Continued:
     """The key passed to the successor without a gap (R6), with a new fence.
 
-    ``messages`` is the oldest due message, ``waiting`` how many more are due. ``messages`` is empty for a ticket.
+    ``messages`` holds the oldest due message (none for a ticket), and ``waiting`` counts the other due ones.
     ``buried`` died in this call.
     """
 
@@ -212,7 +212,7 @@ class Continued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The lease was renewed; ``waiting`` is how many messages are due that this owner was not given."""
+    """The lease was renewed. ``waiting`` counts the due messages that this owner was not given."""
 
     fence: int
     waiting: int
@@ -222,7 +222,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message out of attempts, kept for people (M6): its last error is ``message.last_error``."""
+    """A message out of attempts, kept for an operator (M6). Its last error is ``message.last_error``."""
 
     key: str
     message: Message
@@ -231,7 +231,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A key with due messages and no live owner. ``age_ms`` is for how long; ``target`` is what to wake."""
+    """A key with due messages and no live owner. ``age_ms`` is for how long; ``target`` is the function to wake."""
 
     key: str
     target: str | None

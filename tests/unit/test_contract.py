@@ -184,9 +184,9 @@ def test_backend_that_cannot_lease_is_replaced_with_a_warning(
 )
 def test_what_can_only_be_a_mistake_is_refused(backend: object) -> None:
     """A name, settings, a class, a client: a handler under no lease is no answer to that."""
-    with pytest.raises(ConfigurationError, match="is no lease provider"):
+    with pytest.raises(ConfigurationError, match="is not a lease provider"):
         resolve_lease_provider(backend)
-    with pytest.raises(ConfigurationError, match="is no lease provider"):
+    with pytest.raises(ConfigurationError, match="is not a lease provider"):
         leased(key="k", provider=backend)(test_nothing_configured_is_not_a_backend_that_cannot_lease)
 
 

@@ -216,7 +216,7 @@ def test_defer_is_what_the_handler_returns() -> None:
 def test_defer_is_refused_where_nobody_would_go_on() -> None:
     """A provider that stores nothing: the run is told what to do instead."""
     lease = Held(can_defer=False).lease
-    with pytest.raises(ConfigurationError, match="raise instead"):
+    with pytest.raises(ConfigurationError, match="raise an error instead"):
         lease.defer()
     assert not lease.deferred
 
