@@ -1,7 +1,7 @@
-"""What became of each order, written under a fence: a stale owner changes nothing, and no update counts twice.
+"""Keep the updates of each order, under a fence: a stale owner changes nothing, and no update counts twice.
 
-An order is the sum of its updates, so none of them is dropped: one for which there is no room is refused, and ends as a
-dead letter. If your orders have more than a few hundred updates, keep what they come to instead.
+An order is the sum of its updates, so none is dropped: an update for which there is no room is refused, and becomes a
+dead letter. If your orders have more than a few hundred updates, store the current state instead.
 """
 
 import json
@@ -11,34 +11,34 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-MESSAGE = "message:"  # before the id, in the names under which updates are kept
-# Of an order's updates and their names, in UTF-8: an item of DynamoDB holds 400 KiB, and has a key and a fence besides.
+MESSAGE = "message:"  # precedes the message id in the name of each stored update
+# The limit of an order's updates and their names, in UTF-8: a DynamoDB item of 400 KiB also has a key and a fence.
 MAX_BYTES = 350_000
 
 
 class StaleOwner(Exception):
-    """A later owner has been at this order; nothing was written."""
+    """A later owner has changed this order; nothing was written."""
 
     def __init__(self, order_id: str, fence: int) -> None:
-        super().__init__(f"order {order_id!r} has been changed by an owner later than fence {fence}")
+        super().__init__(f"an owner later than fence {fence} has changed order {order_id!r}")
 
 
 class OrderFull(Exception):
-    """There is no room for the update; nothing was written."""
+    """The order has no room for the update; nothing was written."""
 
     def __init__(self, order_id: str, size: int) -> None:
         self.order_id = order_id
         super().__init__(
-            f"with this update, order {order_id!r} would hold {size:,} bytes, and {MAX_BYTES:,} is the most: "
-            "archive it, or keep what its updates come to"
+            f"order {order_id!r} would hold {size:,} bytes with this update; the limit is {MAX_BYTES:,}: "
+            "archive the order, or store its current state instead of its updates"
         )
 
 
 class Orders(Protocol):
-    """Where orders are kept."""
+    """A store of orders."""
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
-        """Add an update, unless the message's was added before. Raises ``StaleOwner`` and ``OrderFull``."""
+        """Add an update, unless that of the message was added before. Raises ``StaleOwner`` and ``OrderFull``."""
         ...
 
     def load(self, order_id: str) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ class Orders(Protocol):
 
 
 class DynamoDBOrders:
-    """One item an order: an attribute for each message, and their size; an update is one conditional write."""
+    """One item per order: an attribute for each message, and their size; each update is one conditional write."""
 
     def __init__(self, table_name: str, *, client: Any = None) -> None:
         self.table_name = table_name
@@ -59,7 +59,7 @@ class DynamoDBOrders:
         self.client = client
 
     def apply(self, order_id: str, update: dict[str, Any], *, message_id: str, fence: int) -> None:
-        """Add an update, and look for the reason if it is refused."""
+        """Add an update; if DynamoDB refuses it, find out why."""
         name, text, size = _entry(order_id, update, message_id, fence)
         try:
             self.client.update_item(
@@ -82,7 +82,7 @@ class DynamoDBOrders:
                 raise OrderFull(order_id, size + int(order["held"]["N"])) from None
 
     def _seen(self, order_id: str, fence: int) -> dict[str, Any]:
-        """Return what there is, and shut out the owners before this one."""
+        """Return the item, and shut out the owners before this one."""
         try:
             answer = self.client.update_item(
                 TableName=self.table_name,
@@ -103,13 +103,13 @@ class DynamoDBOrders:
 
 
 class RedisOrders:
-    """One hash an order, with a field for each message; an update is one script."""
+    """One hash per order, with a field for each message; each update is one script."""
 
     def __init__(self, *, prefix: str = "orders", client: Any = None) -> None:
         if client is None:
             from incumbent.providers.redis import client_from_env
 
-            client = client_from_env()  # of the server that has the leases, by the same login
+            client = client_from_env()  # connects to the server of the leases, with the same login
         self.client = client
         self.prefix = prefix
         self.script = client.register_script(Path(__file__).with_name("orders.lua").read_text("utf-8"))
@@ -130,7 +130,7 @@ class RedisOrders:
 
 
 class MemoryOrders:
-    """One process, and gone with it: for trying things out beside ``INCUMBENT_PROVIDER=memory``."""
+    """Orders of one process, which end with it: for trials with ``INCUMBENT_PROVIDER=memory``."""
 
     def __init__(self) -> None:
         self._fences: dict[str, int] = {}
@@ -160,23 +160,23 @@ PROCESS_MEMORY = MemoryOrders()  # one for all threads of the process
 
 
 def orders_from_env() -> Orders:
-    """Keep orders where the leases are."""
+    """Return the store of orders beside the leases."""
     if table_name := os.environ.get("ORDER_TABLE_NAME"):
         return DynamoDBOrders(table_name)
     match os.environ.get("INCUMBENT_PROVIDER"):
         case "redis":
-            # The server may serve others too: each function has its own orders.
+            # Several functions may share the server: each has its own orders.
             prefix = f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', 'orders')}:order"
             return RedisOrders(prefix=prefix)
         case "memory" | "none":
             return PROCESS_MEMORY
         case provider:
-            message = f"no place for orders beside INCUMBENT_PROVIDER={provider}: set ORDER_TABLE_NAME"
+            message = f"INCUMBENT_PROVIDER={provider} has no store for orders: set ORDER_TABLE_NAME"
             raise RuntimeError(message)
 
 
 def _entry(order_id: str, update: dict[str, Any], message_id: str, fence: int) -> tuple[str, str, int]:
-    """Return an update's name, its text behind its fence, and their size, which must have room by itself."""
+    """Return an update's name, its text with its fence in front, and their size. Raises ``OrderFull``."""
     name, text = f"{MESSAGE}{message_id}", json.dumps([fence, update], ensure_ascii=False)
     size = len(f"{name}{text}".encode())
     if size > MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Wake whoever left messages behind: once a minute, every key in which messages are due and nobody owns them."""
+"""Once a minute, wake the functions of keys that have due messages and no owner."""
 
 import os
 from dataclasses import asdict
@@ -9,14 +9,14 @@ from incumbent import LambdaWaker, Mailbox, is_mailbox, observe, powertools
 from incumbent.providers import from_env
 from incumbent.sweeper import sweep
 
-# What is kept of the invocation's time for the pass that has begun, so that it ends in order.
+# The part of the invocation's time that is reserved for ending the pass in order.
 END_MS = 10_000
 
 
 def handler(event: object, context: Any) -> dict[str, int]:
-    """Sweep once, and say what was found; the next minute goes on with what is left.
+    """Sweep once, and return what was found; the next pass continues with what is left.
 
-    It needs no lease: two that run at once wake the same functions twice, and the second wake does nothing.
+    A sweeper needs no lease: two at once wake the same functions twice, and the second wake does nothing.
     """
     swept = sweep(
         mailbox(),
@@ -30,7 +30,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
 
 @cache
 def mailbox() -> Mailbox:
-    """The store that the environment names."""
+    """Return the store that the environment names."""
     provider: object = from_env()
     if not is_mailbox(provider):
         raise TypeError(f"{type(provider).__name__} stores no messages: there is nothing to sweep")
@@ -39,5 +39,5 @@ def mailbox() -> Mailbox:
 
 @cache
 def waker() -> LambdaWaker:
-    """Lambda's Invoke."""
+    """Return the waker, which calls Lambda's Invoke."""
     return LambdaWaker()

@@ -4,8 +4,8 @@
 -- ARGV[1]  the fence of the caller's lease
 -- ARGV[2]  the turns as JSON; left out to read them
 --
--- Answers the turns as they stand now, '[]' for a new thread; nil when a later owner's fence stands there.
--- Fences are below 2^53, so they compare exactly as Lua's numbers; what is stored is the text that was sent.
+-- Returns the current turns, '[]' for a new thread, or nil if a later owner's fence is stored.
+-- Fences are below 2^53, so they compare exactly as Lua's numbers; the script stores the text that was sent.
 
 local seen = redis.call('HGET', KEYS[1], 'fence')
 if seen and tonumber(seen) > tonumber(ARGV[1]) then

@@ -1,10 +1,10 @@
-"""What was said in each thread, written under a fence so that a stale owner cannot overwrite it.
+"""Keep the transcript of each thread, under a fence so that a stale owner cannot overwrite it.
 
-The fence of a lease grows with each grant of a key. A transcript keeps the highest one that it has seen, and
-takes nothing from a lower one. Loading counts as seeing: from the moment that an owner has read a transcript,
-no earlier owner, however late its request arrives, can change what was read.
+The fence of a lease grows with each grant of a key. A transcript stores the highest fence that it has seen, and
+refuses a lower one. Loading raises it too: once an owner has read a transcript, no earlier owner can change what
+was read, however late its request arrives.
 
-Transcripts stay until somebody deletes them, but not all of a long one: see ``KEEP_BYTES``.
+Transcripts stay until you delete them, but a long one loses its oldest turns: see ``KEEP_BYTES``.
 """
 
 import json
@@ -16,24 +16,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-# When there are more bytes of UTF-8, the oldest turns go. It is half of what an item of DynamoDB holds, since moto
-# counts what is there together with what replaces it. All of it goes to the model with each question: one that reads
-# less wants a smaller number.
+# Above this many bytes of UTF-8, the oldest turns are removed. It is half of what a DynamoDB item holds, since moto
+# adds the size of the old value to that of the new one. Each question sends all of it to the model: choose a smaller
+# number for a model that reads less.
 KEEP_BYTES = 200_000
-TURN_BYTES = KEEP_BYTES // 2 - 2  # of one turn with its comma, so that an answer never drives its question out
+TURN_BYTES = KEEP_BYTES // 2 - 2  # of one turn with its comma, so that an answer never displaces its question
 CUT = " [cut off here]"
 
 
 class StaleOwner(Exception):
-    """A later owner has been at this transcript; nothing was written."""
+    """A later owner has read or written this transcript; nothing was written."""
 
     def __init__(self, thread: str, fence: int) -> None:
-        super().__init__(f"the transcript of {thread!r} has been seen by an owner later than fence {fence}")
+        super().__init__(f"an owner later than fence {fence} has read the transcript of {thread!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One thing said; ``message_id`` is the message's that asked it, so that it is not asked twice."""
+    """One turn; a question has the ``message_id`` of its message, so that it is not added twice."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -41,19 +41,19 @@ class Turn:
 
 
 class Transcripts(Protocol):
-    """Where transcripts are kept. Both calls raise ``StaleOwner`` when a later owner was there before."""
+    """A store of transcripts. Both calls raise ``StaleOwner`` if a later owner was there before."""
 
     def load(self, thread: str, *, fence: int) -> list[Turn]:
-        """Return what was said, oldest first, and shut out the owners before this one."""
+        """Return the turns, oldest first, and shut out the owners before this one."""
         ...
 
     def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
-        """Replace what was said; repeating it is safe."""
+        """Replace the turns; repeating the call is safe."""
         ...
 
 
 class DynamoDBTranscripts:
-    """One item a thread; each call is one conditional update."""
+    """One item per thread; each call is one conditional update."""
 
     def __init__(self, table_name: str, *, client: Any = None) -> None:
         self.table_name = table_name
@@ -65,12 +65,12 @@ class DynamoDBTranscripts:
         self.client = client
 
     def load(self, thread: str, *, fence: int) -> list[Turn]:
-        """Return what was said, and shut out the owners before this one."""
+        """Return the turns, and shut out the owners before this one."""
         item = self._update(thread, fence, "SET fence = :fence", {})
         return _parse(item["turns"]["S"]) if "turns" in item else []
 
     def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
-        """Replace what was said."""
+        """Replace the turns."""
         self._update(thread, fence, "SET fence = :fence, turns = :turns", {":turns": {"S": _dump(turns)}})
 
     def _update(self, thread: str, fence: int, expression: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -89,22 +89,22 @@ class DynamoDBTranscripts:
 
 
 class RedisTranscripts:
-    """One hash a thread; each call is one script."""
+    """One hash per thread; each call is one script."""
 
     def __init__(self, *, prefix: str = "transcript", client: Any = None) -> None:
         if client is None:
             from incumbent.providers.redis import client_from_env
 
-            client = client_from_env()  # of the server that has the leases, by the same login
+            client = client_from_env()  # connects to the server of the leases, with the same login
         self.prefix = prefix
         self.script = client.register_script(Path(__file__).with_name("transcript.lua").read_text("utf-8"))
 
     def load(self, thread: str, *, fence: int) -> list[Turn]:
-        """Return what was said, and shut out the owners before this one."""
+        """Return the turns, and shut out the owners before this one."""
         return self._run(thread, fence)
 
     def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
-        """Replace what was said."""
+        """Replace the turns."""
         self._run(thread, fence, _dump(turns))
 
     def _run(self, thread: str, fence: int, *turns: str) -> list[Turn]:
@@ -115,18 +115,18 @@ class RedisTranscripts:
 
 
 class MemoryTranscripts:
-    """One process, and gone with it: for trying things out beside ``INCUMBENT_PROVIDER=memory``."""
+    """Transcripts of one process, which end with it: for trials with ``INCUMBENT_PROVIDER=memory``."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
 
     def load(self, thread: str, *, fence: int) -> list[Turn]:
-        """Return what was said, and shut out the owners before this one."""
+        """Return the turns, and shut out the owners before this one."""
         return self._write(thread, fence)
 
     def save(self, thread: str, turns: Sequence[Turn], *, fence: int) -> None:
-        """Replace what was said."""
+        """Replace the turns."""
         self._write(thread, fence, _dump(turns))
 
     def _write(self, thread: str, fence: int, turns: str | None = None) -> list[Turn]:
@@ -142,23 +142,23 @@ PROCESS_MEMORY = MemoryTranscripts()  # one for all threads of the process
 
 
 def transcripts_from_env() -> Transcripts:
-    """Keep transcripts where the leases are."""
+    """Return the store of transcripts beside the leases."""
     if table_name := os.environ.get("TRANSCRIPT_TABLE_NAME"):
         return DynamoDBTranscripts(table_name)
     match os.environ.get("INCUMBENT_PROVIDER"):
         case "redis":
-            # The server may serve others too: each function has its own threads.
+            # Several functions may share the server: each has its own threads.
             prefix = f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', 'thread')}:transcript"
             return RedisTranscripts(prefix=prefix)
         case "memory" | "none":
             return PROCESS_MEMORY
         case provider:
-            message = f"no place for transcripts beside INCUMBENT_PROVIDER={provider}: set TRANSCRIPT_TABLE_NAME"
+            message = f"INCUMBENT_PROVIDER={provider} has no store for transcripts: set TRANSCRIPT_TABLE_NAME"
             raise RuntimeError(message)
 
 
 def _dump(turns: Sequence[Turn]) -> str:
-    """Write the newest turns, as many as there is room for."""
+    """Serialise the newest turns, as many as fit."""
     kept: list[Turn] = []
     room = KEEP_BYTES
     for turn in map(_shortened, reversed(turns)):
@@ -170,7 +170,7 @@ def _dump(turns: Sequence[Turn]) -> str:
 
 
 def _shortened(turn: Turn) -> Turn:
-    """Return the turn, or as much of its beginning as one turn may have, and a mark."""
+    """Return the turn, or the part of it that fits, with a mark at its end."""
     if _size(turn) <= TURN_BYTES:
         return turn
     cuts = range(len(turn.text))
@@ -183,7 +183,7 @@ def _size(turn: Turn) -> int:
 
 
 def _json(value: Any) -> str:
-    """Write JSON in UTF-8, which has no halves of a character: JSON's own escapes may have brought some."""
+    """Serialise as UTF-8, which has no lone surrogates: an escape in the event's JSON may contain one."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
-"""Take Slack's events: check that Slack sent them, store each for its thread, and answer in milliseconds.
+"""Receive Slack's events: check that Slack sent them, store each for its thread, and answer in milliseconds.
 
 The worker is the function that ``INCUMBENT_TARGET`` names; a message wakes it, and it may run for minutes. It gets what
-``message_of`` makes. Posting its answer to Slack (chat.postMessage) is the worker's business, and is left out here.
+``message_of`` returns. The worker posts its answer to Slack (chat.postMessage); that is not shown here.
 """
 
 import base64
@@ -18,16 +18,16 @@ from botocore.config import Config
 from incumbent import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge, send
 
 SCHEME = "v0"
-# Slack's own advice: what is older may be a recording, played once more by somebody else.
+# Slack's advice: an older request may be a recording that an attacker replays.
 WINDOW_S = 5 * 60
 SECRET_KEPT_S = 5 * 60
-# What Slack calls a message that a person wrote: with a file, to the thread's channel too, by "/me". Every other
-# subtype is an edit, a join, a bot's and the like.
+# Slack's subtypes of messages that people write: with a file, also sent to the channel, by "/me". Every other subtype
+# is an edit, a join, a bot's message and the like.
 WRITTEN = {None, "file_share", "thread_broadcast", "me_message"}
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Answer 200 once the message is safe. All else makes Slack send it again, under the same ``event_id``."""
+    """Answer 200 once the message is stored. Slack retries other answers, under the same ``event_id``."""
     body = body_of(event)
     if not is_signed(event, body, secret()):
         return answer(401, error="the signature is missing, wrong or old")
@@ -48,12 +48,12 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
 
 
 def is_signed(event: dict[str, Any], body: bytes, key: str) -> bool:
-    """Whether the sender knows the secret and signed this body just now, by Slack's scheme v0."""
+    """Return whether the sender signed this body with the secret just now, by Slack's scheme v0."""
     headers = event["headers"]
     sent_at, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
     if not (sent_at.isascii() and sent_at.isdigit() and len(sent_at) <= len("9999999999")):
         return False
-    came_at = event["requestContext"]["timeEpoch"] // 1_000  # the gateway's clock, which no sender sets
+    came_at = event["requestContext"]["timeEpoch"] // 1_000  # the gateway's clock, which no sender controls
     if abs(came_at - int(sent_at)) > WINDOW_S:
         return False
     signed = hmac.new(key.encode(), f"{SCHEME}:{sent_at}:".encode() + body, hashlib.sha256)
@@ -61,48 +61,48 @@ def is_signed(event: dict[str, Any], body: bytes, key: str) -> bool:
 
 
 def asks(said: dict[str, Any]) -> bool:
-    """Whether a person wrote it. Bots, this one included, and edits, joins and the like are nobody's question."""
+    """Return whether a person wrote this, not a bot (such as this one); edits, joins and the like do not count."""
     written = said.get("type") == "message" and said.get("subtype") in WRITTEN and "bot_id" not in said
     return written and bool(said.get("text"))
 
 
 def thread_of(payload: dict[str, Any]) -> str:
-    """The key: what is written outside of a thread begins one."""
+    """Return the key: a message outside of a thread begins one."""
     said = payload["event"]
     return f"slack:{payload['team_id']}:{said['channel']}:{said.get('thread_ts') or said['ts']}"
 
 
 def message_of(payload: dict[str, Any]) -> dict[str, Any]:
-    """What the worker gets: the shape of the HTTP events that it knows."""
+    """Return the worker's event, in the format of its HTTP events."""
     return {"body": json.dumps({"thread_id": thread_of(payload), "text": payload["event"]["text"]})}
 
 
 def body_of(event: dict[str, Any]) -> bytes:
-    """The bytes that were signed."""
+    """Return the bytes that were signed."""
     body: str = event.get("body") or ""
     return base64.b64decode(body) if event.get("isBase64Encoded") else body.encode()
 
 
 def secret() -> str:
-    """The app's signing secret: from Parameter Store, which is asked every five minutes, or from the environment."""
+    """Return the app's signing secret: from Parameter Store, read every five minutes, or from the environment."""
     name = os.environ.get("SLACK_SIGNING_SECRET_PARAMETER")
     if name:
         found: Any = parameter_store().get(name, decrypt=True, max_age=SECRET_KEPT_S)
     else:
         found = os.environ["SLACK_SIGNING_SECRET"]
     if not found:
-        raise ValueError("the signing secret is empty: anybody could sign with it")
+        raise ValueError("the signing secret is empty: set it, since anyone could sign with an empty one")
     return str(found)
 
 
 @cache
 def parameter_store() -> SSMProvider:
-    """Its tries end before the function does. Made on first use: a snapshot would copy its connections."""
+    """Return the client, whose tries end before the function does. It is made on first use, not in a snapshot."""
     return SSMProvider(boto_config=Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2}))
 
 
 def answer(status: int, headers: dict[str, str] | None = None, **body: str) -> dict[str, Any]:
-    """Answer in the shape that API Gateway expects."""
+    """Return an answer in API Gateway's format."""
     return {
         "statusCode": status,
         "headers": {"content-type": "application/json", **(headers or {})},
