@@ -30,7 +30,7 @@ class OrderFull(Exception):
         self.order_id = order_id
         super().__init__(
             f"order {order_id!r} would hold {size:,} bytes with this update; the limit is {MAX_BYTES:,}: "
-            "archive the order, or store its current state instead of its updates"
+            "archive it, or store its current state instead of its updates"
         )
 
 
