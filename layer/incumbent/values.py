@@ -62,7 +62,7 @@ class Policy:
     """
 
     max_pending: int = 100
-    max_message_bytes: int = 256 * 1024
+    max_message_bytes: int = 3 * 1024 * 1024
     window_ms: int = 60 * 60_000
     max_attempts: int = 5
     pauses_ms: tuple[int, ...] = (1_000, 10_000, 60_000, 300_000)
@@ -72,7 +72,7 @@ class Policy:
         """Refuse values out of range."""
         for name, value, most in (
             ("max_pending", self.max_pending, 1_000),
-            ("max_message_bytes", self.max_message_bytes, 1024 * 1024),
+            ("max_message_bytes", self.max_message_bytes, 4 * 1024 * 1024),
             ("max_attempts", self.max_attempts, 1_000),
         ):
             if type(value) is not int or not 1 <= value <= most:

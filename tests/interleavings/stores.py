@@ -165,9 +165,13 @@ def picture_of(items: Iterable[item.Item]) -> Picture:
         letters=tuple(each["id"]["S"] for name, each in by_name.items() if name.startswith(item.DEAD)),
         bodies=frozenset(name for name in by_name if name.startswith(item.BODY)),
         needed=frozenset(
-            item.body_name(message.id, message.body)
-            for message in state.mail
-            if isinstance(message.body, item.Reference)
+            name
+            for message_id, body in [
+                *((message.id, message.body) for message in state.mail),
+                *((each["id"]["S"], item.Reference(each["ref"]["S"])) for each in by_name.values() if "ref" in each),
+            ]
+            if isinstance(body, item.Reference)
+            for name in item.body_names(message_id, body)
         ),
         has_index=True,
         indexed_ms=int(lease["orphan_since"]["N"]) if "orphan_shard" in lease and "orphan_since" in lease else None,

@@ -19,7 +19,6 @@ from incumbent.errors import (
     LeaseLost,
     LeaseUnavailable,
     MailboxFull,
-    MessageTooLarge,
     StoredFormatUnknown,
 )
 from incumbent.providers.dynamodb import DynamoDBProvider, item, updates
@@ -945,7 +944,8 @@ def test_names_of_bodies_and_dead_letters_never_meet() -> None:
     """H28, H60: whatever is in an id, two ids and claims have two names, none too long for a sort key."""
     ids = ["a", "a#b", "a%23b", "a%2523b", "#", "%", "%23", "#" * 256, "%" * 256, "é" * 128, "%sha256.x", "\0"]
     references = [item.Reference(item.digest(owner)) for owner in ("x", "b#x", "#", "o" * 512)]
-    bodies = [item.body_name(each, reference) for each in ids for reference in references]
+    references += [item.Reference(f"{reference}.{parts}") for reference, parts in zip(references, (2, 3), strict=False)]
+    bodies = [name for each in ids for reference in references for name in item.body_names(each, reference)]
     letters = [item.dead_name(each, "0" * 16) for each in ids]
     assert len({*bodies, *letters, "lease"}) == len(bodies) + len(letters) + 1
     assert all(len(name.encode()) <= 1_024 for name in [*bodies, *letters])
@@ -1780,14 +1780,79 @@ def test_own_client_repeats_nothing_and_does_not_wait_long(moto: Bench) -> None:
     assert config.user_agent_extra == "mine"
 
 
-def test_message_beyond_what_an_item_holds_is_too_large(moto: Bench) -> None:
-    """M7: whatever the policy allows; nothing is stored, and what fits comes back."""
-    allowed = Policy(max_message_bytes=1024 * 1024)
-    with pytest.raises(MessageTooLarge):
-        claim(moto.a, "A", 1, event="x" * (384 * 1024), policy=allowed)
-    assert moto.place.items(moto.pk()) == []
-    largest = "x" * (384 * 1024 - 2)
-    assert claim(moto.a, "A", 1, event=largest, policy=allowed).messages[0].event == largest
+HUGE = "é" * 450_000  # 900,000 bytes: three parts
+PARTS = [f"body#m1#{item.digest('A')}.{number}" for number in (1, 2, 3)]
+
+
+def test_body_that_is_too_large_for_an_item_stands_in_several(bench: Bench) -> None:
+    """M7, M10: a request for each 384 KiB: to store, to read and to delete it; the run that brought it reads none."""
+    _, sent = bench.a.count(lambda p: p.claim("k", "A", TTL_MS, Message(id="m1", event=HUGE)))
+    assert sent == bench.expected(PUT, PUT, PUT, UPDATE)
+    assert bench.place.items(bench.pk()) == [*PARTS, "lease"]
+    assert all(item.size_of(bench.item(sk=sk)) < 409_600 for sk in PARTS)
+    bench.expire()
+    answer, sent = bench.b.count(lambda p: p.claim("k", "B", TTL_MS, Message(id="m1", event=HUGE)))
+    assert answer.messages[0].event == HUGE
+    assert sent.count(GET) >= 3
+    assert bench.place.items(bench.pk()) == [*PARTS, "lease"]  # what the second claim has put is gone again
+    bench.b.provider.settle("k", "B", ttl_ms=TTL_MS, handled=["m1"])
+    assert bench.place.items(bench.pk()) == ["lease"]
+
+
+@pytest.mark.parametrize("end", ["dropped", "purged", "handled", "died twice"])
+def test_no_part_of_a_body_stays_behind(bench: Bench, end: str) -> None:
+    """M7: each part is the record's or the letter's, however the message ends."""
+    once = Policy(max_attempts=1)
+    failed = [Failure(id="m1", error="e" * 4_096)]
+    claim(bench.a, "A", 1, event=HUGE, policy=once)
+    if end == "dropped":
+        bench.a.provider.settle("k", "A", ttl_ms=TTL_MS, dropped=failed)
+        assert bench.place.items(bench.pk()) == ["lease"]
+        return
+    bench.a.provider.settle("k", "A", ttl_ms=TTL_MS, failed=failed, policy=once)
+    letter = [name for name in bench.place.items(bench.pk()) if name.startswith("dead#")]
+    assert bench.place.items(bench.pk()) == [*PARTS, *letter, "lease"]
+    assert [each.message.event for each in bench.b.provider.dead_letters("k", 9)] == [HUGE]
+    if end == "purged":
+        assert bench.b.provider.purge("k", "m1")
+        assert bench.place.items(bench.pk()) == ["lease"]
+        return
+    assert bench.b.provider.redrive("k", "m1")
+    bodies = bench.place.items(bench.pk())[:-1]
+    assert (len(bodies), set(bodies) & {*PARTS, *letter}) == (3, set())
+    assert claim(bench.c, "B").messages[0].event == HUGE
+    if end == "died twice":
+        bench.c.provider.settle("k", "B", ttl_ms=TTL_MS, failed=failed, policy=once)
+        assert bench.b.provider.purge("k", "m1")
+    else:
+        bench.c.provider.settle("k", "B", ttl_ms=TTL_MS, handled=["m1"])
+    assert bench.place.items(bench.pk()) == ["lease"]
+
+
+def test_parts_outlive_the_letter_that_they_are_of(bench: Bench) -> None:
+    """M6: they stay where they are, so they are kept twice as long."""
+    claim(bench.a, "A", 1, event=HUGE)
+    kept = int(bench.item(sk=PARTS[0])["expires_on"]["N"]) - NOW_MS // 1_000
+    assert kept == 2 * item.KEPT_S
+
+
+def test_part_that_is_missing_is_a_body_that_is_gone(quick: Bench) -> None:
+    """M6: it is buried, not run in half."""
+    claim(quick.a, "A", 1, event=HUGE)
+    quick.place.client.delete_item(TableName=quick.place.name, Key={"pk": {"S": quick.pk()}, "sk": {"S": PARTS[1]}})
+    quick.expire()
+    quick.clock.advance(60_000)
+    assert quick.b.provider.claim("k", "B", TTL_MS, None) == Idle()
+    assert [each.message.event for each in quick.b.provider.dead_letters("k", 9)] == [None]
+
+
+@pytest.mark.parametrize("text", ["", "x", "x" * 393_216, "x" * 393_217, "🐍" * 98_305, "xx" + "🐍" * 300_000])
+def test_parts_are_cut_between_characters(text: str) -> None:
+    """Each fits an item, and together they are the text."""
+    reference, items = item.body_items("pk", "m", "name", text or "x", 0)
+    assert reference.parts == len(items)
+    assert "".join(each["body"]["S"] for each in items) == (text or "x")
+    assert all(len(each["body"]["S"].encode()) <= item.PART_BYTES for each in items)
 
 
 def test_message_whose_body_ttl_has_taken_is_a_dead_letter(bench: Bench) -> None:

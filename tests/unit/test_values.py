@@ -31,7 +31,7 @@ def test_values_are_equal_by_what_they_say() -> None:
 
 @pytest.mark.parametrize(
     ("name", "least", "most"),
-    [("max_pending", 1, 1_000), ("max_message_bytes", 1, 1_048_576), ("max_attempts", 1, 1_000)],
+    [("max_pending", 1, 1_000), ("max_message_bytes", 1, 4_194_304), ("max_attempts", 1, 1_000)],
 )
 def test_policys_numbers_have_bounds(name: str, least: int, most: int) -> None:
     """M6, M7: both ends are allowed, nothing beyond, and no bool or float."""

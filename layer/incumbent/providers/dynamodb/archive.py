@@ -11,7 +11,7 @@ from incumbent import rules
 from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Item, Letter, Record, Reference, typed
+from incumbent.providers.dynamodb.item import Item, Letter, Record, typed
 from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, contended, in_doubt
 from incumbent.providers.dynamodb.table import Answer, Call, item_full
 from incumbent.providers.full import redrive_full
@@ -46,13 +46,13 @@ def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLett
         if limit <= 0:
             break
         letters = _letters(item.key_of(steps.prefix, pk), items, skipped)
-        yield from letters[:limit]
+        yield from _shown(steps, item.key_of(steps.prefix, pk), letters[:limit], skipped)
         limit -= len(letters)
     if skipped:
         raise StoredFormatUnknown.of(skipped)
 
 
-def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> list[DeadLetter]:
+def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> list[Letter]:
     """The dead letters of a key, the longest dead first; what cannot be read is skipped.
 
     An id has several where a caller has died while burying it, or where the id was forgotten and has died again: the
@@ -66,11 +66,19 @@ def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> 
             skipped.append(error)
     letters.sort(key=lambda letter: letter.order)
     latest = {letter.dead.id: letter for letter in letters}
-    return [
-        DeadLetter(key=key, message=item.dead_message(letter.dead), died_at_ms=letter.dead.died_ms)
-        for letter in letters
-        if latest[letter.dead.id] is letter
-    ]
+    return [letter for letter in letters if latest[letter.dead.id] is letter]
+
+
+def _shown(steps: Steps, key: str, letters: Iterable[Letter], skipped: list[IncumbentError]) -> Iterator[DeadLetter]:
+    """Dead letters with their bodies."""
+    call = steps.call("dead_letters", key)
+    for letter in letters:
+        try:
+            text = steps.text(call, letter.dead.id, letter.dead.body)
+        except StoredFormatUnknown as error:
+            skipped.append(error)
+            continue
+        yield DeadLetter(key=key, message=item.dead_message(letter.dead, text), died_at_ms=letter.dead.died_ms)
 
 
 def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
@@ -139,10 +147,10 @@ def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[L
     Raises ``MailboxFull`` (M7).
     """
     record, letter = shown.record, letters[-1].dead
-    text, reference = letter.body, Reference(item.digest(f"redrive.{own}"))
+    text = steps.text(call, letter.id, letter.body) or ""
     large = len(text.encode()) > min(item.INLINE_BYTES, item.INLINE_BYTES_A_KEY - record.number("inline_bytes"))
-    if large:
-        letter = replace(letter, body=reference)
+    reference, bodies = item.body_items(call.pk, letter.id, item.digest(f"redrive.{own}"), text, shown.now_ms)
+    letter = replace(letter, body=reference if large else text)
     before = replace(record.state, dead=(letter,))
     new, back = rules.redrive(before, shown.now_ms, letter.id)
     if back == "full":
@@ -150,7 +158,7 @@ def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[L
     if not item.takes(record.item, new.mail[-1]):
         raise item_full(call.key, record, owner=None)
     if large:
-        steps.table.put(call, item.body_item(call.pk, letter.id, reference, text, shown.now_ms))
+        steps.put_all(call, bodies)
 
     def plan(now_ms: int) -> tuple[Update, bool]:
         new = replace(rules.redrive(before, now_ms, letter.id)[0], dead=())
@@ -213,6 +221,8 @@ def _discard(steps: Steps, call: Call, record: Record, letters: Sequence[Letter]
     """Delete letters that are spent; only then is it forgotten that they are."""
     for letter in letters:
         steps.table.delete(call, letter.sk)
+        body = Stored(id=letter.dead.id, body=letter.dead.body, by="", promised=True, stored_ms=0)
+        steps.sweep_bodies(call, [body], record)
     names = {letter.name for letter in letters}
     spent = frozenset(each for each in _spent(record) if each.partition(".")[0] in names)
 

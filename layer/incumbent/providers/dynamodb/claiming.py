@@ -223,8 +223,6 @@ class Claiming:
         self.steps.sweep_bodies(self.call, [own], record)
 
     def _put_body(self) -> None:
-        reference = Reference(item.digest(self.owner))
         now_ms = self.steps.clock.now().wall_ms
-        body = item.body_item(self.call.pk, self.message_id or "", reference, self.text, now_ms)
-        self.steps.table.put(self.call, body)
-        self.body = reference
+        name = item.digest(self.owner)
+        self.body = self.steps.put_body(self.call, self.message_id or "", name, self.text, now_ms)

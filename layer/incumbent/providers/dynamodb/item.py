@@ -5,9 +5,10 @@ sort key ``sk`` there are three kinds of item::
 
     lease               the key's state, below
     body#<id>#<claim>   a message too large to stand inline, under the name of the claim that stored it:
-                        v, body, expires_on
+                        v, body, expires_on; of one that is too large for an item each part, as body#<id>#<claim>.<n>
     dead#<id>#<letter>  a message out of attempts, under a name that no other letter ever has:
-                        v, id, body, attempts, error, stored, died, fence, rank, expires_on
+                        v, id, body, attempts, error, stored, died, fence, rank, expires_on; ref in place of body, where
+                        that is in parts
 
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
@@ -56,7 +57,7 @@ DEAD = "dead#"
 
 INLINE_BYTES = 2 * 1024  # a larger body goes into an item of its own
 INLINE_BYTES_A_KEY = 8 * 1024
-MOST_BODY_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included
+PART_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included; a larger body stands in several
 # A lease item takes no message with which it would be larger, however few there are (M7). What may still be added to it
 # is less than what is left of 400 KiB: deliveries and errors of 1,100 messages, 768 traces, and the messages of callers
 # who looked at the same moment (H59).
@@ -64,6 +65,7 @@ MOST_ITEM_BYTES = 160 * 1024
 FEW = 100  # so many messages always fit: a claim that has not seen the item adds to no more of them
 AT_ONCE = 50  # and one that has seen it adds to no more than so many that came since
 KEPT_S = 14 * 86_400  # bodies that a crash left behind, and dead letters
+PARTS_KEPT_S = 2 * KEPT_S  # bodies in parts, which stay where they are when their message dies
 IDLE_S = KEPT_S + 86_400  # a key without owner and messages: whom to wake is known as long as its dead letters are kept
 
 # What this version knows of a message in ``mail``.
@@ -88,9 +90,17 @@ class Digest(str):
 
 
 class Reference(str):
-    """In place of a message's text: the digest of the claim under which its body is stored."""
+    """In place of a message's text: the digest of the claim under which its body is stored.
+
+    Of a body in parts, their number follows after a dot.
+    """
 
     __slots__ = ()
+
+    @property
+    def parts(self) -> int:
+        """In how many items the body stands."""
+        return int(self.partition(".")[2] or 1)
 
 
 def digest(name: str) -> Digest:
@@ -123,9 +133,10 @@ def shard_of(prefix: str, key: str) -> str:
     return shard(prefix, hashlib.sha256(key.encode()).digest()[0] % SHARDS)
 
 
-def body_name(message_id: str, reference: Reference) -> str:
-    """The sort key of a large body: a name of its own for each claim of each id, and no two meet."""
-    return f"{BODY}{_escaped(message_id)}#{reference}"
+def body_names(message_id: str, reference: Reference) -> list[str]:
+    """The sort keys of a large body, part by part: names of their own for each claim of each id, and no two meet."""
+    name = f"{BODY}{_escaped(message_id)}#{reference.partition('.')[0]}"
+    return [name] if reference.parts == 1 else [f"{name}.{part}" for part in range(1, reference.parts + 1)]
 
 
 def dead_names(message_id: str) -> str:
@@ -396,7 +407,7 @@ def dead_item(pk: str, letter: Dead, fence: int, rank: int, name: str) -> dict[s
         "sk": dead_name(letter.id, name),
         "v": VERSION,
         "id": letter.id,
-        "body": letter.body,
+        "ref" if isinstance(letter.body, Reference) else "body": str(letter.body),
         "attempts": letter.attempts,
         "stored": letter.stored_ms,
         "died": letter.died_ms,
@@ -418,7 +429,7 @@ def dead_letter(item: Item, *, key: str) -> Letter:
     try:
         dead = Dead(
             id=item["id"]["S"],
-            body=body_of(item) or "",
+            body=Reference(item["ref"]["S"]) if "ref" in item else body_of(item) or "",
             attempts=_number(item, "attempts"),
             error=_text(item, "error"),
             stored_ms=_number(item, "stored"),
@@ -435,10 +446,10 @@ def dead_letter(item: Item, *, key: str) -> Letter:
         ) from cause
 
 
-def dead_message(letter: Dead) -> Message:
-    """A dead letter's message as the contract gives it."""
+def dead_message(letter: Dead, text: str | None) -> Message:
+    """A dead letter's message as the contract gives it, with its text."""
     return unreadable.message_of(
-        letter.body,
+        text,
         id=letter.id,
         attempt=letter.attempts,
         stored_at_ms=letter.stored_ms,
@@ -447,16 +458,34 @@ def dead_message(letter: Dead) -> Message:
     )
 
 
-def body_item(pk: str, message_id: str, reference: Reference, text: str, now_ms: int) -> dict[str, Any]:
-    """A large body; TTL takes it if nobody does."""
-    found: dict[str, Value] = {
-        "pk": pk,
-        "sk": body_name(message_id, reference),
-        "v": VERSION,
-        "body": text,
-        "expires_on": seconds(now_ms) + KEPT_S,
-    }
-    return {name: typed(value) for name, value in found.items()}
+def body_items(pk: str, message_id: str, name: str, text: str, now_ms: int) -> tuple[Reference, list[dict[str, Any]]]:
+    """The items of a large body under a name, and the reference to them; TTL takes what nothing refers to."""
+    texts = _parts(text)
+    reference = Reference(name if len(texts) == 1 else f"{name}.{len(texts)}")
+    kept_s = KEPT_S if len(texts) == 1 else PARTS_KEPT_S
+    items = []
+    for sk, part in zip(body_names(message_id, reference), texts, strict=True):
+        found: dict[str, Value] = {
+            "pk": pk,
+            "sk": sk,
+            "v": VERSION,
+            "body": part,
+            "expires_on": seconds(now_ms) + kept_s,
+        }
+        items.append({name: typed(value) for name, value in found.items()})
+    return reference, items
+
+
+def _parts(text: str) -> list[str]:
+    """Text cut into parts that fit an item each, between characters."""
+    raw, parts, begin = text.encode(), list[str](), 0
+    while begin < len(raw):
+        end = min(begin + PART_BYTES, len(raw))
+        while end < len(raw) and raw[end] & 0xC0 == 0x80:  # noqa: PLR2004 - in the middle of a character
+            end -= 1
+        parts.append(raw[begin:end].decode())
+        begin = end
+    return parts
 
 
 def body_of(item: Item) -> str | None:

@@ -64,9 +64,9 @@ class DynamoDBProvider:
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
     that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
     claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
-    holder leaves; five for a redrive or a purge; one more for each dead letter, and for a refusal that tells no old
+        holder leaves; five for a redrive or a purge; one more for each dead letter, and for a refusal that tells no old
     item, as where there is none; three more for a message whose body cannot be read. A body over 2 KiB, or without room
-    among 8 KiB a key, costs a put, a delete, and a read when another run gets it.
+    among 8 KiB a key, costs a put, a delete, and a read when another run gets it; above 384 KiB, for each 384 KiB.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
@@ -196,7 +196,7 @@ class DynamoDBProvider:
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
-        """M1. ``MessageTooLarge`` comes at 384 KiB whatever the policy says: DynamoDB's items end at 400."""
+        """M1."""
         return claim_readable(
             lambda: self._claim(
                 key,
@@ -232,8 +232,7 @@ class DynamoDBProvider:
             names.append(check_owner(ticket, key, "the ticket"))
         if message is not None:
             names.append(check_message_id(message.id, key))
-            most_bytes = min(policy.max_message_bytes, item.MOST_BODY_BYTES)
-            text = to_json(message.event, key=key, message_id=message.id, most_bytes=most_bytes)
+            text = to_json(message.event, key=key, message_id=message.id, most_bytes=policy.max_message_bytes)
         outcome, record = Claiming(
             steps=self._steps,
             call=self._steps.call("claim", key, *names, ttl_ms=ttl_ms),

@@ -10,7 +10,7 @@ from incumbent.clock import Clock, Moment, deadline
 from incumbent.errors import LeaseUnavailable
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Record, Reference
+from incumbent.providers.dynamodb.item import Item, Record, Reference
 from incumbent.providers.dynamodb.table import Answer, Call, Table
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Message
@@ -99,7 +99,13 @@ class Steps:
         record, before = shown.record, shown.record.state
         decided = rule(before, When(shown.now_ms, shown.repeated))[0]
         dead = decided.dead
-        letters = [replace(each, body=self.text(call, each.id, each.body) or "null") for each in dead]
+        texts = [self.text(call, each.id, each.body) or "null" for each in dead]
+        # A body in parts stays where it is, and is the letter's.
+        in_parts = {(each.id, each.body) for each in dead if isinstance(each.body, Reference) and each.body.parts > 1}
+        letters = [
+            each if (each.id, each.body) in in_parts else replace(each, body=text)
+            for each, text in zip(dead, texts, strict=True)
+        ]
         fences = {trace.id: trace.fence for trace in decided.ended if trace.outcome == "dead"}
         names = [secrets.token_hex(8) for _ in letters]
         for rank, (each, name) in enumerate(zip(letters, names, strict=True), len(before.ended)):
@@ -123,9 +129,10 @@ class Steps:
             return change.update(now_ms), said
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
-        self.sweep_bodies(call, left, answer.record)  # what the record does not name any more is nobody's
+        # What the record does not name any more is nobody's, but for what a letter names.
+        self.sweep_bodies(call, [each for each in left if (each.id, each.body) not in in_parts], answer.record)
         if answer.applied:
-            return replace(answer, buried=tuple(map(item.dead_message, letters)))
+            return replace(answer, buried=tuple(map(item.dead_message, letters, texts)))
         for letter, name in zip(letters, names, strict=True):
             self._take_letter_back(call, letter, name, before, answer)
         return answer
@@ -146,17 +153,35 @@ class Steps:
         needed = {(message.id, message.body) for message in record.state.mail}
         for message in messages:
             if isinstance(message.body, Reference) and (message.id, message.body) not in needed:
-                self.table.sweep(call, item.body_name(message.id, message.body))
+                for name in item.body_names(message.id, message.body):
+                    self.table.sweep(call, name)
 
     def text(self, call: Call, message_id: str, body: str) -> str | None:
         """The text of a message; a large one is read, and ``None`` when it is gone."""
         if not isinstance(body, Reference):
             return body
-        found = self.table.get(call, item.body_name(message_id, body))
-        if found is None:
-            return None
-        item.check_version(found, key=call.key)
-        return item.body_of(found)
+        texts: list[str] = []
+        for name in item.body_names(message_id, body):
+            found = self.table.get(call, name)
+            if found is None:
+                return None
+            item.check_version(found, key=call.key)
+            text = item.body_of(found)
+            if text is None:
+                return None
+            texts.append(text)
+        return "".join(texts)
+
+    def put_body(self, call: Call, message_id: str, name: str, text: str, now_ms: int) -> Reference:
+        """Store a large body under a name, before anything refers to it."""
+        reference, items = item.body_items(call.pk, message_id, name, text, now_ms)
+        self.put_all(call, items)
+        return reference
+
+    def put_all(self, call: Call, items: Iterable[Item]) -> None:
+        """Write items, one after the other."""
+        for each in items:
+            self.table.put(call, each)
 
     def messages(
         self, call: Call, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None

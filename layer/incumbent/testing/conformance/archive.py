@@ -262,17 +262,24 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert provider.redrive(key, "m1") is False
         assert provider.claim(key, "A", TTL_MS, message(1)) == Duplicate(state="dead")
 
-    def test_large_message_dies_and_comes_back(self, provider: ArchiveProvider, key: str) -> None:
-        """M6: with its whole body."""
-        large = Message(id="m1", event={"text": "é" * 30_000})
+    @pytest.mark.parametrize("size", [30_000, 450_000], ids=["60 KB", "900 KB"])
+    def test_large_message_dies_and_comes_back(self, provider: ArchiveProvider, key: str, size: int) -> None:
+        """M6: with its whole body, twice; then it is purged."""
+        large = Message(id="m1", event={"text": "é" * size})
         provider.claim(key, "A", TTL_MS, large, policy=ONCE)
-        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=ONCE)
-        (letter,) = provider.dead_letters(key, EVERYTHING)
-        assert letter.message.event == large.event
-        assert provider.redrive(key, "m1") is True
-        answer = provider.claim(key, "B", TTL_MS, None, policy=ONCE)
-        assert isinstance(answer, Claimed)
-        assert answer.messages[0].event == large.event
+        for owner, successor in (("A", "B"), ("B", "C")):
+            settled = provider.settle(key, owner, ttl_ms=TTL_MS, failed=[failure(1)], policy=ONCE)
+            assert isinstance(settled, Released)
+            assert [each.event for each in settled.buried] == [large.event]
+            (letter,) = provider.dead_letters(key, EVERYTHING)
+            assert letter.message.event == large.event
+            assert provider.redrive(key, "m1") is True
+            answer = provider.claim(key, successor, TTL_MS, None, policy=ONCE)
+            assert isinstance(answer, Claimed)
+            assert answer.messages[0].event == large.event
+        provider.settle(key, "C", ttl_ms=TTL_MS, failed=[failure(1)], policy=ONCE)
+        assert provider.purge(key, "m1") is True
+        assert list(provider.dead_letters(key, EVERYTHING)) == []
 
     def test_dead_letter_whose_id_was_stored_again_stays_dead(self, provider: ArchiveProvider, key: str) -> None:
         """M5, M6: after the window the id may be stored anew; then it cannot be put back beside itself."""

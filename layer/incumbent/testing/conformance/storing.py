@@ -92,6 +92,24 @@ class Storing(MailSubject):
             assert [each.event for each in answer.messages] == [bodies[number]]
         assert provider.settle(key, "C9", ttl_ms=TTL_MS, handled=["m9"]) == Released(left=0)
 
+    @pytest.mark.parametrize(
+        "body", [{"text": "x" * 300_000}, ["é" * 200_000, "🐍" * 125_000]], ids=["300 KB", "900 KB"]
+    )
+    def test_body_of_a_large_record_is_kept(self, provider: MailboxProvider, key: str, body: Any) -> None:
+        """M7: SQS delivers up to 1 MiB; by every way out, and a refused delivery removes nothing."""
+        large = Message(id="m1", event=body)
+        first = provider.claim(key, "A", TTL_MS, large)
+        assert isinstance(first, Claimed)
+        assert first.messages[0].event == body
+        assert provider.claim(key, "B", TTL_MS, large) == Duplicate(state="running", owner="A")
+        assert isinstance(provider.claim(key, "B2", TTL_MS, Message(id="m2", event=body)), Routed)
+        assert isinstance(provider.claim(key, "B3", TTL_MS, Message(id="m3", event=body)), Routed)
+        assert [each.event for each in provider.take(key, "A", TTL_MS, have=["m1", "m3"])] == [body]
+        answer = self.continued(provider, key, "A", "A2", handled=["m1", "m2"])
+        assert [(each.id, each.event) for each in answer.messages] == [("m3", body)]
+        assert [each.event for each in provider.peek(key)] == [body]
+        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m3"]) == Released(left=0)
+
     def test_refused_delivery_does_not_remove_the_body_of_the_first(self, provider: MailboxProvider, key: str) -> None:
         """M5: two deliveries of one id do not share what is cleaned up."""
         # H60: read in the design.
