@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,20 @@ class Hand:
 def hand() -> Hand:
     """A store and a hand."""
     return Hand()
+
+
+def test_letter_that_cannot_be_read_is_listed_and_shown_as_text(hand: Hand) -> None:
+    """M6: among the others, in one line, and in full."""
+    for message_id in ("m1", "m2"):
+        hand.bury("orders/a", message_id, error="e")
+    keys = hand.store._keys  # noqa: SLF001 - other code has broken what is stored
+    broken, sound = keys["orders/a"].dead
+    keys["orders/a"] = replace(keys["orders/a"], dead=(replace(broken, body="[" * 100_000), sound))
+    assert len(hand.ls()) == 3
+    assert len(hand.ls(as_json=True)) == 2
+    hand.said.clear()
+    assert operations.show_letter(hand.store, hand.said.append, key="orders/a", message_id="m1")
+    assert json.loads(hand.said[0])["event"] == "[" * 100_000
 
 
 def test_redrive_stops_at_a_full_mailbox_and_starts_what_is_back(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
