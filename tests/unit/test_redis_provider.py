@@ -597,7 +597,7 @@ class TestLostReplies:
         before(box)
         box.client.sent.clear()
         call(box.provider)
-        (words,) = box.client.sent
+        *_, words = box.client.sent  # the script itself comes after its digest, where the server did not have it yet
         expected = stored(box)
         box.bare.execute_command(*words)
         assert stored(box) == expected
