@@ -151,7 +151,8 @@ class Mailbox(Protocol):
         ``ticket``: redeem this ticket (M9: hand over; takes no message). ``as_ticket``: ``owner`` is a ticket that the
         caller will send to another function; nothing is delivered, and the message is promised. ``route=False``: if
         another owner holds the key, store nothing and return ``Busy``. Of ``message``, only ``id`` and ``event``
-        count.
+        count. ``origin`` is recorded with the key when the caller comes to own it; a field that it lacks keeps the
+        value that an earlier call gave.
 
         A message found out of attempts moves to the dead letters and is listed in the answer's ``buried`` (M6).
 

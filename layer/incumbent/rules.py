@@ -431,6 +431,18 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message)
 
 
+def described(known: Origin | None, origin: Origin | None) -> Origin | None:
+    """What is known of who asks, field by field: the latest that was said of each; what is missing was not said."""
+    if known is None or origin is None:
+        return known or origin
+    return Origin(
+        keyspace=origin.keyspace or known.keyspace,
+        target=origin.target or known.target,
+        request_id=origin.request_id or known.request_id,
+        log_stream=origin.log_stream or known.log_stream,
+    )
+
+
 def _is_blocked(state: KeyState, now_ms: int, policy: Policy) -> bool:
     """Whether who finds the key free would have nothing to run, since a paused message blocks all others (M6)."""
     return policy.on_error == "block" and not due(replace(state, owner=None, block=True), now_ms)
@@ -466,7 +478,7 @@ def _own(
     ``wanted`` is the caller's own message, as it stood before.
     """
     blocks = policy.on_error == "block"
-    new = replace(_grant(state, owner, now_ms, ttl_ms), block=blocks, origin=origin or state.origin)
+    new = replace(_grant(state, owner, now_ms, ttl_ms), block=blocks, origin=described(state.origin, origin))
     if as_ticket:
         return new, _granted(new, now_ms)
     new = _deliver(new, now_ms, policy.max_attempts)

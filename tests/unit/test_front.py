@@ -89,6 +89,14 @@ def test_wake_keeps_the_target_for_the_sweeper(line: Line) -> None:
     assert [orphan.target for orphan in line.store.orphans(10)] == [ARN]
 
 
+def test_send_that_names_no_target_keeps_the_one_that_is_known(line: Line) -> None:
+    """The sweeper can wake the function all the same."""
+    sent(line, target=ARN)
+    line.store.release_lease(KEY, line.owner)
+    sent(line, "m2", target=None, keyspace="orders", waker=None)
+    assert [orphan.target for orphan in line.store.orphans(10)] == [ARN]
+
+
 def test_message_to_an_owned_key_is_routed(line: Line) -> None:
     """The owner finds it; nobody is woken."""
     line.during["m0"] = lambda _, lease: (sent(line), [message.id for message in lease.take()])

@@ -68,6 +68,8 @@ KEPT_S = 14 * 86_400  # bodies that a crash left behind, and dead letters
 PARTS_KEPT_S = 2 * KEPT_S  # bodies in parts, which stay where they are when their message dies
 IDLE_S = KEPT_S + 86_400  # a key without owner and messages: whom to wake is known as long as its dead letters are kept
 
+DESCRIBED = ("keyspace", "target", "request_id", "log_stream")  # who asked last
+
 # What this version knows of a message in ``mail``.
 FIELDS = frozenset({"id", "body", "ref", "by", "promised", "stored", "attempts", "due", "given", "error"})
 
@@ -278,9 +280,9 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
         ),
         block="block" in item,
         origin=None
-        if "keyspace" not in item
+        if not any(name in item for name in DESCRIBED)
         else Origin(
-            keyspace=item["keyspace"]["S"],
+            keyspace=_text(item, "keyspace") or "",
             target=_text(item, "target"),
             request_id=_text(item, "request_id"),
             log_stream=_text(item, "log_stream"),

@@ -215,10 +215,11 @@ def _append(update: Update, shard: str, message: Stored) -> None:
 
 
 def _describe(update: Update, origin: Origin | None) -> None:
-    if origin is not None:
-        update.set(origin.keyspace, "keyspace")
-        for name in ("target", "request_id", "log_stream"):
-            update.give(getattr(origin, name), name)
+    """Write what an origin says; what it lacks stays as it was."""
+    for name in item.DESCRIBED:
+        value = getattr(origin, name, None)
+        if value:
+            update.set(value, name)
 
 
 def _leave(update: Update, left: Left | None) -> None:

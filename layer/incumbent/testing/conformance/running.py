@@ -284,6 +284,27 @@ class Running(MailSubject):
             self.expire()
             assert [orphan.target for orphan in self.own_orphans(provider, key)] == [expected]
 
+    @pytest.mark.parametrize("more", [{"as_ticket": True}, {}], ids=["ticket", "owner"])
+    def test_claim_that_says_no_target_keeps_the_one_that_is_known(
+        self, provider: MailboxProvider, key: str, more: dict[str, Any]
+    ) -> None:
+        """M8: a missing value never overwrites one; the last one that was said counts."""
+        known = Origin(keyspace="app", target="arn:known", request_id="r", log_stream="l")
+        self.claimed(provider, key, "A", 1, origin=known)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        for owner, number, origin, expected in (
+            ("B", 2, Origin(keyspace="app"), "arn:known"),
+            ("C", 3, Origin(), "arn:known"),
+            ("D", 4, None, "arn:known"),
+            ("E", 5, Origin(target="arn:new"), "arn:new"),
+        ):
+            claim = provider.claim(key, owner, TTL_MS, message(number), origin=origin, **more)
+            assert isinstance(claim, Claimed)
+            provider.release_lease(key, owner)
+            assert [orphan.target for orphan in self.own_orphans(provider, key)] == [expected]
+            while isinstance(claim := provider.claim(key, f"{owner}2", TTL_MS, None), Claimed):
+                provider.settle(key, f"{owner}2", ttl_ms=TTL_MS, handled=[each.id for each in claim.messages])
+
     def test_orphan_is_none_once_it_is_claimed_or_handled(self, provider: MailboxProvider, key: str) -> None:
         """M8: and again when its next owner dies."""
         self.claimed(provider, key, "A", 1)

@@ -12,9 +12,11 @@ local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
 local max_pending, beyond = tonumber(ARGV[9]), tonumber(ARGV[10])
 local max_attempts, window = tonumber(ARGV[11]), tonumber(ARGV[12])
 
+-- Keeps what the origin says, field by field: what it lacks stays as it was.
 local function record_origin()
-    if ARGV[13] then
-        note('keyspace', ARGV[13], 'target', ARGV[14], 'request_id', ARGV[15], 'log_stream', ARGV[16])
+    for position, name in ipairs({ 'keyspace', 'target', 'request_id', 'log_stream' }) do
+        local value = ARGV[12 + position] or ''
+        if value ~= '' then note(name, value) end
     end
 end
 
