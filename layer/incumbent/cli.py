@@ -1,20 +1,27 @@
 """``incumbent``: run functions on this machine (docs/local.md), and look after a store (docs/operations.md)."""
 
 import argparse
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from incumbent import operations
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
-from incumbent.local.invocations import RETRY_DELAYS_MS, CannotStart, Cloud, OnInvocation, OnLog, check_size
+from incumbent.local.invocations import (
+    RETRY_DELAYS_MS,
+    CannotStart,
+    Cloud,
+    LogLine,
+    OnInvocation,
+    OnLog,
+    check_size,
+)
 from incumbent.local.replay import TRACE, Replay
 from incumbent.local.report import summary_lines
 from incumbent.local.scenario import load_scenario
@@ -24,7 +31,7 @@ from incumbent.local.template import find_function
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
-from incumbent.validation import check_key, fit_message_id, full_key, is_fitted
+from incumbent.validation import check_key, encodable, fit_message_id, full_key, is_fitted, json_text, printable
 from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -60,9 +67,9 @@ def main(words: Sequence[str] | None = None) -> int:
             return _fail(str(error), USAGE)
         _fail(f"{len(error.skipped):,} of the records could not be read, and were left as they stand:", BAD)
         for each in error.skipped[:MAX_SKIPPED]:
-            print(f"  {each}", file=sys.stderr)
+            _complain(f"  {each}")
         if len(error.skipped) > MAX_SKIPPED:
-            print(f"  and {len(error.skipped) - MAX_SKIPPED:,} more", file=sys.stderr)
+            _complain(f"  and {len(error.skipped) - MAX_SKIPPED:,} more")
         return BAD
     except (IncumbentError, CannotStart, NotStarted, ImportError) as error:
         return _fail(str(error), USAGE)
@@ -160,7 +167,7 @@ def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
 
 def _replay(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario)
-    say = _printer()
+    say = _plain_printer()
     replay = Replay(scenario, say, show_logs=arguments.logs)
     with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
         say(f"{scenario.description or arguments.scenario.name} ({_header(arguments, ready)})")
@@ -176,17 +183,17 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _invoke(arguments: argparse.Namespace) -> int:
     event = load_json(arguments.event, "the event")
     check_size(event, asynchronous=arguments.asynchronous)
-    say, errors = _printer(), sys.stderr
-    with _cloud(arguments, {}, lambda line: print(line.text, file=errors), lambda _: None) as (cloud, ready):
+    say, errors = _printer(), _printer(sys.stderr)
+
+    def on_log(line: LogLine) -> None:
+        errors(printable(line.text, keep="\t"))
+
+    with _cloud(arguments, {}, on_log, lambda _: None) as (cloud, ready):
         cloud.check_function(arguments.function)
-        print(f"{arguments.function} ({_header(arguments, ready)})", file=errors)
+        errors(printable(f"{arguments.function} ({_header(arguments, ready)})"))
         invocation = cloud.submit(arguments.function, event, asynchronous=arguments.asynchronous).result()
         cloud.wait_idle(_LONGEST_MS)
-    answer = json.dumps(invocation.payload if invocation.ok else invocation.error, indent=2, ensure_ascii=False)
-    try:
-        say(answer)
-    except UnicodeEncodeError:  # the terminal, or UTF-8 itself, has no such character
-        say(json.dumps(json.loads(answer), indent=2))
+    say(json_text(invocation.payload if invocation.ok else invocation.error, indent=2))
     return GOOD if invocation.ok else BAD
 
 
@@ -197,15 +204,16 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _dead_ls(arguments: argparse.Namespace) -> int:
-    operations.list_letters(
+    found = operations.list_letters(
         _store(arguments),
         _printer(),
         key=_key(arguments) if arguments.key is not None else None,
         keyspace=arguments.keyspace,
         limit=arguments.limit,
         as_json=arguments.json,
+        complain=_complain if arguments.json else None,
     )
-    return GOOD
+    return GOOD if found else BAD
 
 
 def _dead_show(arguments: argparse.Namespace) -> int:
@@ -215,11 +223,12 @@ def _dead_show(arguments: argparse.Namespace) -> int:
 
 def _dead_redrive(arguments: argparse.Namespace) -> int:
     store, key, skipped = _store(arguments), _key(arguments), list[StoredFormatUnknown]()
-    there = operations.redrive(
+    ids = _ids(arguments, store, key, skipped)
+    there = bool(ids) and operations.redrive(
         store,
         _printer(),
         key=key,
-        message_ids=_ids(arguments, store, key, skipped),
+        message_ids=ids,
         target=arguments.target,
         make_waker=LambdaWaker,
     )
@@ -230,7 +239,8 @@ def _dead_redrive(arguments: argparse.Namespace) -> int:
 
 def _dead_purge(arguments: argparse.Namespace) -> int:
     store, key, skipped = _store(arguments), _key(arguments), list[StoredFormatUnknown]()
-    there = operations.purge(store, _printer(), key=key, message_ids=_ids(arguments, store, key, skipped))
+    ids = _ids(arguments, store, key, skipped)
+    there = bool(ids) and operations.purge(store, _printer(), key=key, message_ids=ids)
     for each in skipped:
         raise each
     return GOOD if there else BAD
@@ -266,7 +276,12 @@ def _ids(
 ) -> list[str]:
     if bool(arguments.ids) == arguments.all:
         raise ConfigurationError("name the messages by their ids, or say --all, one of the two")
-    return operations.all_of(store, key, skipped) if arguments.all else [_id(each) for each in arguments.ids]
+    if not arguments.all:
+        return [_id(each) for each in arguments.ids]
+    found = operations.all_of(store, key, skipped)
+    if not found and not skipped:
+        _printer()(operations.none_of(key))
+    return found
 
 
 @contextmanager
@@ -310,18 +325,28 @@ def _seconds(pauses_ms: Sequence[int]) -> str:
     return ", ".join(f"{pause / 1_000:g}" for pause in pauses_ms)
 
 
-def _printer() -> Callable[[str], None]:
-    out = sys.stdout  # as it is now: in one process, what functions print is caught by replacing it
+def _plain_printer() -> Callable[[str], None]:
+    """A printer of lines in which nothing is meant for the terminal."""
+    say = _printer()
+    return lambda line: say(printable(line, keep="\t"))
+
+
+def _printer(stream: TextIO | None = None) -> Callable[[str], None]:
+    out = stream or sys.stdout  # as it is now: in one process, what functions print is caught by replacing it
 
     def say(line: str) -> None:
-        print(line, file=out, flush=True)
+        print(encodable(line, out.encoding or "utf-8"), file=out, flush=True)
 
     return say
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"incumbent: {message}", file=sys.stderr)
+    _complain(f"incumbent: {message}")
     return code
+
+
+def _complain(line: str) -> None:
+    print(encodable(printable(line), sys.stderr.encoding or "utf-8"), file=sys.stderr)
 
 
 def _interrupt(*_: object) -> None:

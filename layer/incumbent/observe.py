@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, Protocol, TextIO, TypeAlias, runtime_checkable
 
-from incumbent.validation import flag
+from incumbent.validation import flag, printable
 
 LOG = logging.getLogger("incumbent")
 
@@ -143,12 +143,13 @@ class Trace:
 
 def log_fact(fact: Fact, /) -> None:
     """Log what somebody should look into, without payloads."""
+    error = None if fact.error is None else printable(fact.error)
     if fact.fact in {"lost", "wake_failed", "chain_cut", "store_error"}:
-        LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, fact.error)
+        LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, error)
     elif fact.fact == "dead":
-        LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, fact.error)
+        LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, error)
     elif fact.fact == "orphan" and fact.outcome in {"failed", "untargeted"} and fact.error is not None:
-        LOG.warning("orphan: key %r could not be woken: %s", fact.key, fact.error)
+        LOG.warning("orphan: key %r could not be woken: %s", fact.key, error)
 
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:

@@ -1,10 +1,10 @@
 """What people do to a store by hand: look after dead letters, and sweep."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from difflib import SequenceMatcher
 from itertools import islice
 from typing import Protocol, TypeGuard, TypeVar
 
@@ -12,6 +12,7 @@ from incumbent.contract import Archive, LeaseProvider, Mailbox, is_archive, is_l
 from incumbent.errors import ConfigurationError, MailboxFull, StoredFormatUnknown
 from incumbent.observe import Fact
 from incumbent.sweeper import sweep
+from incumbent.validation import json_text, printable
 from incumbent.values import DeadLetter
 from incumbent.wakers import Wake, Waker
 
@@ -20,6 +21,7 @@ Say = Callable[[str], None]
 
 EVERYTHING = 10_000
 _SHORT = 100
+_NAMED = 10  # keyspaces
 FATES = ("woken", "failed", "untargeted", "paused", "left")  # in the order in which a sweep's end says them
 
 
@@ -34,23 +36,42 @@ def store_of(provider: object) -> Store:
     return provider
 
 
-def list_letters(store: Store, say: Say, *, key: str | None, keyspace: str | None, limit: int, as_json: bool) -> None:
-    """Say a line for each dead letter of one key, a keyspace, or all; with ``as_json`` an object, its event too."""
+def list_letters(
+    store: Store,
+    say: Say,
+    *,
+    key: str | None,
+    keyspace: str | None,
+    limit: int,
+    as_json: bool,
+    complain: Say | None = None,
+) -> bool:
+    """Say a line for each dead letter of one key, a keyspace, or all; with ``as_json`` an object, its event too.
+
+    Returns whether the keyspace that was named has any; where it has none, ``complain`` is told which keyspaces there
+    are (with ``as_json`` only if it is given). Raises ``StoredFormatUnknown`` at the end for letters that could not be
+    read.
+    """
     letters, unread = _read(islice(_letters(store, key, keyspace), limit + 1))
     for letter in letters[:limit]:
         if as_json:
-            say(json.dumps(_object(letter), ensure_ascii=False))
+            say(json_text(_object(letter)))
         else:
             message = letter.message
             error = (message.last_error or "killed its run").partition("\n")[0][:_SHORT]
-            say(f"{letter.key}  {message.id}  {_when(letter.died_at_ms)}  {_times(message.attempt)}  {error}")
+            line = f"{letter.key}  {message.id}  {_when(letter.died_at_ms)}  {_times(message.attempt)}  {error}"
+            say(printable(line))
     if not as_json:
         more = len(letters) > limit
         say(f"the first {limit} dead letters; --limit shows more" if more else f"{_count(len(letters), 'dead letter')}")
         if key is not None and not letters and (hint := _hint(key)):
-            say(hint)
+            say(printable(hint))
+    missing = bool(keyspace) and not letters
+    if missing and (complain or not as_json):
+        (complain or say)(printable(_keyspaces(store, keyspace or "")))
     if unread is not None:
         raise unread
+    return not missing
 
 
 def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
@@ -58,12 +79,12 @@ def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
     letters, unread = _read(store.dead_letters(key, EVERYTHING))
     for letter in letters:
         if letter.message.id == message_id:
-            say(json.dumps(_object(letter), indent=2, ensure_ascii=False))
+            say(json_text(_object(letter), indent=2))
             return True
     if unread is not None:
-        say(f"{key} has no dead letter {message_id} that can be read")
+        say(printable(f"{key} has no dead letter {message_id} that can be read"))
         raise unread
-    say(_none(key, message_id))
+    say(printable(_none(key, message_id)))
     return False
 
 
@@ -112,7 +133,8 @@ def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) ->
     if waker is None:
         orphans, unread = _read(store.orphans(limit))
         for orphan in orphans:
-            say(f"{orphan.key}  {_waits(orphan.waiting, orphan.age_ms)}  {orphan.target or 'no target is recorded'}")
+            target = orphan.target or "no target is recorded"
+            say(printable(f"{orphan.key}  {_waits(orphan.waiting, orphan.age_ms)}  {target}"))
         say(f"{_count(len(orphans), 'orphan')}; nobody was woken")
         if unread is not None:
             raise unread
@@ -124,7 +146,7 @@ def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) ->
         if fact.fact == "orphan":
             fates[fact.outcome or ""] += 1
             error = f": {fact.error}" if fact.error else ""
-            say(f"{fact.key}  {_waits(fact.waiting or 0, fact.ms or 0)}  {fact.outcome}{error}")
+            say(printable(f"{fact.key}  {_waits(fact.waiting or 0, fact.ms or 0)}  {fact.outcome}{error}"))
 
     unread = None
     try:
@@ -141,6 +163,35 @@ def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) ->
 
 def _is_store(value: object) -> TypeGuard[Store]:
     return is_lease_provider(value) and is_mailbox(value) and is_archive(value)
+
+
+def none_of(key: str) -> str:
+    """What to say of a key that has no dead letters."""
+    hint = _hint(key)
+    return printable(f"{key} has no dead letters" + (f": {hint}" if hint else ""))
+
+
+def _keyspaces(store: Store, wanted: str) -> str:
+    """Which keyspaces there are instead of the one that was named, those with a similar name first."""
+    letters, _ = _read(store.dead_letters(None, EVERYTHING))
+    orphans, _ = _read(store.orphans(EVERYTHING))
+    keys = [*(letter.key for letter in letters), *(orphan.key for orphan in orphans)]
+    known = {key.partition("/")[0] for key in keys if "/" in key}
+    if wanted in known:
+        return f"keyspace {wanted} has no dead letters; messages wait in it"
+    if not known:
+        return f"keyspace {wanted} has no dead letters, and no other has any: check --key-prefix"
+
+    def unlikeness(name: str) -> tuple[bool, float, str]:
+        alike = SequenceMatcher(None, wanted.lower(), name.lower()).ratio()
+        return wanted.lower() not in name.lower(), -alike, name
+
+    names = sorted(known, key=unlikeness)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"keyspace {wanted} has no dead letters; the keyspaces with dead letters or waiting messages are "
+        f"{', '.join(names[:_NAMED])}{more}"
+    )
 
 
 def _read(listing: Iterable[T]) -> tuple[list[T], StoredFormatUnknown | None]:
@@ -165,9 +216,9 @@ def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, w
     try:
         done = do(key, message_id)
     except StoredFormatUnknown as error:
-        say(f"{message_id}: {error}")
+        say(printable(f"{message_id}: {error}"))
         return False
-    say(f"{message_id} {what} {key}" if done else _none(key, message_id))
+    say(printable(f"{message_id} {what} {key}" if done else _none(key, message_id)))
     return done
 
 
@@ -175,7 +226,7 @@ def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Cal
     """Wake whoever is to run what was put back; say who will, and whether somebody does."""
     owner = store.get_lease_owner(key)
     if owner is not None:
-        say(f"{owner} owns the key, and runs it next")
+        say(printable(f"{owner} owns the key, and runs it next"))
         return True
     later = "the next message of the key, or the sweeper, starts it"
     known = target
@@ -188,9 +239,9 @@ def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Cal
     try:
         make_waker()(Wake(key=key, ticket=None, target=known))
     except Exception as error:  # noqa: BLE001 - it is back already, and that is what has to be told
-        say(f"{known} could not be woken ({type(error).__name__}: {error}): {later}")
+        say(printable(f"{known} could not be woken ({type(error).__name__}: {error}): {later}"))
         return False
-    say(f"woke {known}")
+    say(printable(f"woke {known}"))
     return True
 
 

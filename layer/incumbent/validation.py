@@ -32,6 +32,47 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    """The text on one line, with an escape for every character that a terminal might obey or cannot show.
+
+    These are control characters, those that change the direction of writing, lone surrogates, and whatever else
+    `str.isprintable` names. ``keep`` are characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii") for each in text
+    )
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """The value as JSON that a terminal can show: what `printable` would escape is written as JSON escapes it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(each if each.isprintable() or each == "\n" else _json_escape(each) for each in text)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """The text with JSON's escape for every character that the encoding does not have."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(each if _has(encoding, each) else _json_escape(each) for each in text)
+    return text
+
+
+def _has(encoding: str, character: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def _text(name: str, value: object, most: int, key: str | None = None) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {shown(value)}", key=key)

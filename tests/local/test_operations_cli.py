@@ -1,7 +1,9 @@
 """``incumbent dead`` and ``incumbent sweep`` as somebody at a terminal meets them, on Valkey and on moto."""
 
+import io
 import json
 import os
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ import boto3
 import pytest
 import redis
 
-from incumbent import Message, Origin, Policy, send
+from incumbent import Failure, Message, Origin, Policy, send
 from incumbent.cli import main
 from incumbent.operations import Store, store_of
 from incumbent.providers import from_env
@@ -229,3 +231,93 @@ def test_long_names_are_given_whole_or_as_they_are_listed(place: tuple[Store, li
         assert (code, json.loads("\n".join(lines))["event"]) == (0, {"number": 7})
     assert run("dead", "purge", key, message_id, "--keyspace", "orders")[0] == 0
     assert run("dead", "ls", shown_key) == (0, ["0 dead letters"])
+
+
+EVIL = "orders/a\nFORGED  m9  now\x1b[2J\x9b2J\u202etxt.exe\u2028\x7f"
+
+
+def test_keys_and_ids_cannot_speak_to_the_terminal(place: tuple[Store, list[str]], run: Run) -> None:
+    """Control characters, line breaks and bidirectional marks are escaped by every command; JSON stays JSON."""
+    store, _ = place
+    error = "ValueError: \x1b]0;title\x07\u202e"
+    message = Message(id=EVIL, event={"text": EVIL, EVIL: "\ud800"})
+    origin = Origin(keyspace="orders", target=EVIL)
+    store.claim(EVIL, "o1", TTL_MS, message, policy=ONCE, origin=origin)
+    store.settle(EVIL, "o1", ttl_ms=TTL_MS, failed=[Failure(id=EVIL, error=error)], policy=ONCE)
+    for words in (
+        ("dead", "ls"),
+        ("dead", "ls", EVIL),
+        ("dead", "ls", "--keyspace", EVIL.partition("/")[2]),
+        ("dead", "ls", "--json"),
+        ("dead", "show", EVIL, EVIL),
+        ("dead", "show", EVIL, f"{EVIL}?"),
+        ("dead", "redrive", EVIL, EVIL, f"{EVIL}?"),
+        ("sweep", "--dry-run"),
+        ("sweep",),
+        ("dead", "purge", EVIL, EVIL),
+        ("dead", "purge", EVIL, "--all"),
+    ):
+        code, lines = run(*words)
+        assert code in (0, 1), words
+        assert lines
+        for line in lines:
+            assert line.isprintable(), (words, line)
+            assert not line.startswith("FORGED"), words
+        if "--json" in words:
+            assert json.loads(lines[0])["key"] == EVIL
+        if words == ("dead", "show", EVIL, EVIL):
+            assert json.loads("\n".join(lines))["event"] == message.event
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_terminal_without_unicode_is_shown_escapes(
+    place: tuple[Store, list[str]], monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    """And no traceback, whatever the terminal's encoding is."""
+    store, options = place
+    store.claim("orders/é", "o1", TTL_MS, Message(id="🐍", event="é🐍"), policy=ONCE)
+    store.settle("orders/é", "o1", ttl_ms=TTL_MS, failed=[Failure(id="🐍", error="no")], policy=ONCE)
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["dead", "ls", *(["--json"] if as_json else []), *options]) == 0
+    out.seek(0)
+    text = out.read().splitlines()[0]
+    if as_json:
+        assert json.loads(text)["event"] == "é🐍"
+    else:
+        assert text.startswith("orders/\\u00e9  \\ud83d\\udc0d  ")
+
+
+def test_keyspace_that_is_not_there_is_told_which_are(
+    place: tuple[Store, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one with a like name first; and a script sees by the exit code that the list is empty."""
+    store, options = place
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main([*words, *options])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    code, out, _ = run("dead", "ls", "--keyspace", "orders")
+    assert code == 1
+    assert "no other has any: check --key-prefix" in out
+    for keyspace in ("apply", "order-items", "orders.app.apply", "zebra"):
+        store.claim(f"{keyspace}/a", "o1", TTL_MS, Message(id="m1", event={}), policy=ONCE)
+        store.settle(f"{keyspace}/a", "o1", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="no")], policy=ONCE)
+    store.claim("waiting/a", "o1", TTL_MS, Message(id="m1", event={}), as_ticket=True)
+    store.release_lease("waiting/a", "o1")
+    code, out, _ = run("dead", "ls", "--keyspace", "orders")
+    assert (code, out.splitlines()[0]) == (1, "0 dead letters")
+    (names,) = (line.partition(" are ")[2] for line in out.splitlines()[1:])
+    assert names.split(", ")[:2] == ["orders.app.apply", "order-items"]
+    assert set(names.split(", ")) == {"apply", "order-items", "orders.app.apply", "waiting", "zebra"}
+    code, out, err = run("dead", "ls", "--keyspace", "orders", "--json")
+    assert (code, out) == (1, "")
+    assert "orders.app.apply" in err
+    assert run("dead", "ls", "a", "--keyspace", "orders")[0] == 1
+    assert run("dead", "ls", "--keyspace", "waiting")[0] == 1
+    assert run("dead", "ls", "--keyspace", "orders.app.apply")[0] == 0
+    for words in (("redrive", "--all"), ("purge", "--all")):
+        code, out, _ = run("dead", words[0], "a", words[1], "--keyspace", "orders")
+        assert (code, out) == (1, "orders/a has no dead letters\n")

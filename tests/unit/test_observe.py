@@ -135,3 +135,11 @@ def test_trace_is_asked_for_by_the_environment() -> None:
     log, trace = from_env({"INCUMBENT_TRACE": "1"})
     assert log is log_fact
     assert isinstance(trace, Trace)
+
+
+def test_error_that_is_logged_stays_on_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception's text may come from the event: it forges no line, and the terminal obeys nothing in it."""
+    for name in ("lost", "dead", "orphan"):
+        log_fact(Fact(fact=name, key="k\n", t_ms=1, outcome="failed", error="no\nERROR forged\x1b[2J"))
+    assert len(caplog.messages) == 3
+    assert all(message.isprintable() for message in caplog.messages)

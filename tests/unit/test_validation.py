@@ -18,6 +18,9 @@ from incumbent.validation import (
     check_settlement,
     check_transfer,
     check_ttl,
+    encodable,
+    json_text,
+    printable,
     to_json,
 )
 
@@ -193,3 +196,24 @@ def test_size_of_what_is_escaped_is_its_own() -> None:
     assert text_of(event, 62)
     with pytest.raises(MessageTooLarge):
         text_of(event, 61)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown_as"),
+    [
+        ("plain é 🐍", "plain é 🐍"),
+        ("a\nb\r\x1b[2J\x9b\x7f\0", r"a\nb\r\x1b[2J\x9b\x7f\x00"),
+        ("\u202e\u2066\u200b\u2028\ufeff", r"\u202e\u2066\u200b\u2028\ufeff"),
+        ("\ud800\U000e0001", r"\ud800\U000e0001"),
+    ],
+)
+def test_what_a_terminal_might_obey_is_escaped(text: str, shown_as: str) -> None:
+    """On one line, and in JSON so that it reads back."""
+    assert printable(text) == shown_as
+    for indent in (None, 2):
+        as_json = json_text({"k": text}, indent=indent)
+        assert json.loads(as_json) == {"k": text}
+        assert as_json.replace("\n", "").isprintable()
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        written = encodable(json_text(text), encoding)
+        assert json.loads(written.encode(encoding).decode(encoding)) == text
