@@ -58,7 +58,7 @@ M7   Limits: ``max_pending`` bounds what is routed. A call that finds the key fr
      An event that some supported interpreter would not read back unchanged is refused before any request: values that
      JSON does not have, names that are not text, more than 500 levels, integers of more than 4,300 digits.
 M8   Orphans: due messages without a live owner go to the next claim. If no claim comes, ``orphans`` finds them, one
-     key of each target in turn.
+     key of each target in turn. Whom to wake is what the last owner said, else the first sender that said it.
 M9   Hand over: the key passes to a one-use ticket. The caller that claims with the ticket while the ticket holds the
      key owns the key under its own owner string. A ticket can be redeemed once.
 M10  Cost: an uncontended run is two requests, ``claim`` and ``settle``.

@@ -384,7 +384,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     known = {stored.id: stored for stored in state.mail}
 
     if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
-        return _claim_again(state, now_ms, message, policy, as_ticket=as_ticket)
+        return _claim_again(_with_target(state, origin), now_ms, message, policy, as_ticket=as_ticket)
     for trace in state.ended:
         if trace.outcome == "failed" and trace.by == owner and now_ms - trace.at_ms < policy.window_ms:
             return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
@@ -407,7 +407,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     if message.id in known:
         stored = known[message.id]
         if live:  # (3) it waits or runs: whoever is told so is promised it (M3)
-            promised = _change(state, [message.id], lambda m: replace(m, promised=True))
+            promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)
             if stored.by == owner:
                 return promised, Accepted(owner=state.owner, stored=len(state.mail))
             running = stored.given == state.fence
@@ -420,7 +420,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
         if len(state.mail) >= policy.max_pending:  # M7
             return state, "full"
-        routed = replace(state, mail=(*state.mail, replace(message, promised=True)))
+        routed = _with_target(replace(state, mail=(*state.mail, replace(message, promised=True))), origin)
         return routed, Accepted(owner=state.owner, stored=len(routed.mail))
     # (5) stored and owned, though the mailbox is full, unless it would only wait behind a message that blocks (M7)
     if len(state.mail) >= policy.max_pending + BEYOND:
@@ -441,6 +441,14 @@ def described(known: Origin | None, origin: Origin | None) -> Origin | None:
         request_id=origin.request_id or known.request_id,
         log_stream=origin.log_stream or known.log_stream,
     )
+
+
+def _with_target(state: KeyState, origin: Origin | None) -> KeyState:
+    """Keep whom to wake where no owner has said it, as one that took the lease by hand has not (M8)."""
+    known = state.origin or Origin()
+    if origin is None or not origin.target or known.target:
+        return state
+    return replace(state, origin=replace(known, keyspace=known.keyspace or origin.keyspace, target=origin.target))
 
 
 def _is_blocked(state: KeyState, now_ms: int, policy: Policy) -> bool:

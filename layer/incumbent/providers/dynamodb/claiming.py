@@ -157,7 +157,7 @@ class Claiming:
     def _append(self, now_ms: int) -> tuple[Update, Said]:
         message = replace(self._stored(now_ms), promised=True)
         shard = self.steps.shard(self.call)
-        update = updates.append(self.owner, message, shard=shard, most=self.most, now_ms=now_ms)
+        update = updates.append(self.owner, message, shard=shard, most=self.most, origin=self.origin, now_ms=now_ms)
         return update, rules.Accepted(owner=None, stored=0)
 
     def _write(self, record: Record, new: KeyState, now_ms: int) -> Update:
@@ -169,7 +169,7 @@ class Claiming:
         if self._routes(old, new):
             return replace(change, beside=True).update(now_ms)
         (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
-        return updates.promise(place, old.mail[place].id)
+        return updates.promise(place, old.mail[place].id, self.origin)
 
     # --- what they rest on
 

@@ -87,7 +87,7 @@ def claim(
     return update
 
 
-def append(owner: str, message: Stored, *, shard: str, most: int, now_ms: int) -> Update:
+def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin | None, now_ms: int) -> Update:
     """M1 (5): behind whoever holds the key, or has just left it; who that is stands in the answer.
 
     ``most`` is how many messages are stored then at most (M7). Where the owner has left messages that pause, the
@@ -103,16 +103,18 @@ def append(owner: str, message: Stored, *, shard: str, most: int, now_ms: int) -
     update.set(item.VERSION, "v")
     update.set_to(f"if_not_exists({since}, {update.value(now_ms)})", "orphan_since")
     update.remove("expires_on")
+    _offer_target(update, origin)
     _append(update, shard, message)
     return update
 
 
-def promise(place: int, message_id: str) -> Update:
+def promise(place: int, message_id: str, origin: Origin | None) -> Update:
     """M3: the mark, in the place where the message was seen."""
     update = Update()
     _when_ours(update)
     update.when_is(message_id, "mail", place, "id")
     update.set(True, "mail", place, "promised")  # noqa: FBT003 - a value of the format
+    _offer_target(update, origin)
     update.add(1, "edits")
     return update
 
@@ -220,6 +222,14 @@ def _describe(update: Update, origin: Origin | None) -> None:
         value = getattr(origin, name, None)
         if value:
             update.set(value, name)
+
+
+def _offer_target(update: Update, origin: Origin | None) -> None:
+    """M8: keep whom to wake where no owner has said it."""
+    if origin is not None and origin.target:
+        for name, value in (("keyspace", origin.keyspace), ("target", origin.target)):
+            if value:
+                update.set_to(f"if_not_exists({update.name(name)}, {update.value(value)})", name)
 
 
 def _leave(update: Update, left: Left | None) -> None:

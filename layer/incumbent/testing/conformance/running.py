@@ -305,6 +305,48 @@ class Running(MailSubject):
             while isinstance(claim := provider.claim(key, f"{owner}2", TTL_MS, None), Claimed):
                 provider.settle(key, f"{owner}2", ttl_ms=TTL_MS, handled=[each.id for each in claim.messages])
 
+    @pytest.mark.parametrize("recorded", [None, "arn:owner"])
+    @pytest.mark.parametrize("ends", ["release", "expiry", "transfer"])
+    def test_lease_taken_by_hand_keeps_whom_to_wake(
+        self, provider: MailboxProvider, key: str, recorded: str | None, ends: str
+    ) -> None:
+        """M8: what an owner has said before, else what a sender says while the key is held by hand."""
+        if recorded is not None:
+            self.claimed(provider, key, "A", "a", origin=Origin(keyspace="app", target=recorded))
+            provider.settle(key, "A", ttl_ms=TTL_MS, handled=["ma"])
+        assert provider.acquire_lease(key, "operator", TTL_MS).acquired
+        self.routed(provider, key, "B", 1)
+        self.routed(provider, key, "C", 2, origin=Origin(keyspace="app", target="arn:sender", request_id="r"))
+        self.routed(provider, key, "D", 3, origin=Origin(keyspace="app", target="arn:other"))
+        self.routed(provider, key, "E", 4, origin=Origin(keyspace="app"))
+        if ends == "transfer":
+            assert provider.transfer_lease(key, "operator", "second", TTL_MS)
+        if ends == "expiry":
+            self.expire()
+        for owner in ("operator", "second"):
+            provider.release_lease(key, owner)
+        assert [orphan.target for orphan in self.own_orphans(provider, key)] == [recorded or "arn:sender"]
+
+    def test_duplicate_that_is_promised_says_whom_to_wake(self, provider: MailboxProvider, key: str) -> None:
+        """M3, M8: it is told "accepted", and no owner has said it."""
+        origin = Origin(keyspace="app", target="arn:sender")
+        provider.acquire_lease(key, "operator", TTL_MS)
+        self.routed(provider, key, "B", 1)
+        assert provider.claim(key, "C", TTL_MS, message(1), origin=origin) == Duplicate(
+            state="waiting", owner="operator"
+        )
+        provider.release_lease(key, "operator")
+        assert [orphan.target for orphan in self.own_orphans(provider, key)] == ["arn:sender"]
+
+    def test_owner_that_only_acquired_says_whom_to_wake_when_it_claims(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """M1, M8: its claim is answered from what stands, and its origin is kept."""
+        provider.acquire_lease(key, "A", TTL_MS)
+        self.claimed(provider, key, "A", 1, origin=Origin(keyspace="app", target="arn:owner"))
+        self.expire()
+        assert [orphan.target for orphan in self.own_orphans(provider, key)] == ["arn:owner"]
+
     def test_orphan_is_none_once_it_is_claimed_or_handled(self, provider: MailboxProvider, key: str) -> None:
         """M8: and again when its next owner dies."""
         self.claimed(provider, key, "A", 1)

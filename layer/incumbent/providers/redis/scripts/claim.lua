@@ -11,6 +11,7 @@ local owner, ttl, id, body, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4
 local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
 local max_pending, beyond = tonumber(ARGV[9]), tonumber(ARGV[10])
 local max_attempts, window = tonumber(ARGV[11]), tonumber(ARGV[12])
+local keyspace, target = ARGV[13] or '', ARGV[14] or ''
 
 -- Keeps what the origin says, field by field: what it lacks stays as it was.
 local function record_origin()
@@ -18,6 +19,14 @@ local function record_origin()
         local value = ARGV[12 + position] or ''
         if value ~= '' then note(name, value) end
     end
+end
+
+-- Keeps whom to wake where no owner has said it, as one that took the lease by hand has not (M8). Says whether it did.
+local function offer_target()
+    if k.target ~= '' or target == '' then return false end
+    note('target', target)
+    if keyspace ~= '' and (call('HGET', STATE, 'keyspace') or '') == '' then note('keyspace', keyspace) end
+    return true
 end
 
 -- Grants the key and gives its oldest due message to the new owner; a ticket is given none (M6, M9). `wanted` is the
@@ -62,6 +71,7 @@ if live and k.owner == owner then -- (1) owned already: answered from what stand
     local known = id == '' or is_stored(id) or trace_of('id:' .. id, window)
     if k.pttl < 0 then extend(ttl) end
     adopt('')
+    offer_target()
     if not known then store(id, body, { by = owner, promised = as_ticket }) end
     -- An owner that only acquired was given nothing yet.
     if #given() == 0 and not as_ticket then deliver(max_attempts, window) end
@@ -92,7 +102,7 @@ if live and waits then -- (3) it waits or runs: whoever is told so is promised i
     if refusal then return refusal end
     local message = k.mail[1]
     promise(message)
-    if message.changed then finish_mail() end
+    if offer_target() or message.changed then finish_mail() end
     if message.meta.by == owner then return { 'routed', holder, k.stored } end
     return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder, buried }
 end
@@ -101,7 +111,7 @@ if live then -- (5) stored behind an owner
     if not route then return { 'busy', holder, k.pttl } end
     if k.stored >= max_pending then return { 'full', holder } end -- M7
     store(id, body, { by = owner, promised = true })
-    if not k.known and k.target == '' then record_origin() end -- foreign: nobody else will say whom to wake
+    offer_target()
     finish_mail()
     return { 'routed', holder, k.stored }
 end
