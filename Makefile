@@ -12,7 +12,7 @@ NPM_CI = npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --log
 SAM := .sam
 RUNTIME := 3.13
 CODE := $(wildcard layer tests benchmarks)
-FUNCTIONS := $(wildcard functions/*)
+FUNCTIONS := $(patsubst %/,%,$(sort $(dir $(wildcard functions/*/*.py))))
 # One more than there are processors: many tests wait for a process, a lease's end or a network that fails.
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder

@@ -1,20 +1,27 @@
-"""The sweeper: finds keys with due messages and no live owner, and wakes the function of each."""
+"""The sweeper: finds keys with due messages and no live owner, and wakes the function of each.
 
+`handler` is a Lambda function: ``Handler: incumbent.sweeper.handler``, once a minute.
+"""
+
+import functools
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
+from incumbent import observe, powertools
 from incumbent.clock import SYSTEM_CLOCK, Clock
-from incumbent.contract import Mailbox
+from incumbent.contract import Mailbox, is_mailbox
 from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
+from incumbent.providers import from_env
 from incumbent.rules import shared
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
-from incumbent.wakers import Wake, Waker
+from incumbent.wakers import LambdaWaker, Wake, Waker
 
 LIMIT = 100
 MOST = 10_000
@@ -24,6 +31,7 @@ MAX_FAILURES = 3  # of one target in a pass; then its other keys are left to a l
 PROBE = 10  # a target that makes no progress gets a tenth of the limit at most
 PAUSE_MS = 60_000  # after the second wake without progress; each further one doubles it
 MAX_PAUSE_MS = 15 * 60_000
+END_MS = 10_000  # what the handler keeps of its time for a wake that has begun
 EARLY_MS = 30_000  # passes do not come to the second: a pause that is over by the middle of the minute is over
 
 Fate: TypeAlias = Literal["woken", "failed", "untargeted", "paused", "left"]
@@ -254,3 +262,44 @@ def _fact(orphan: Orphan, fate: Fate, error: str | None, clock: Clock) -> Fact:
         ms=orphan.age_ms,
         error=error,
     )
+
+
+def handler(event: object, context: Any) -> dict[str, int]:  # noqa: ARG001 - what Lambda gives
+    """Sweep once, as a Lambda function that a schedule invokes every minute; answers what ``Swept`` says.
+
+    The environment names the store, as for every function (``INCUMBENT_PROVIDER`` and what belongs to it), and in
+    ``INCUMBENT_SWEEP_LIMIT`` how many keys a pass may wake (100). No wake begins in the last 10 seconds before the
+    invocation's timeout. The function needs ``lambda:InvokeFunction`` on every function that keeps messages, and no
+    lease: two that run at once wake the same functions twice, and the second wake does nothing.
+
+    Raises ``ConfigurationError``, and what `sweep` raises.
+    """
+    swept = sweep(
+        _mailbox(),
+        _waker(),
+        limit=_limit(os.environ.get("INCUMBENT_SWEEP_LIMIT", "").strip() or str(LIMIT)),
+        budget_ms=max(0, context.get_remaining_time_in_millis() - END_MS),
+        observers=(*observe.from_env(os.environ), *powertools.from_env(os.environ)),
+    )
+    return asdict(swept)
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST))):
+        raise ConfigurationError(
+            f"INCUMBENT_SWEEP_LIMIT is {text[:20]!r}; allowed are whole numbers from 1 to {MOST:,}"
+        )
+    return int(text)
+
+
+@functools.cache
+def _mailbox() -> Mailbox:
+    provider: object = from_env()
+    if not is_mailbox(provider):
+        raise ConfigurationError(f"{type(provider).__name__} stores no messages: there is nothing to sweep")
+    return provider
+
+
+@functools.cache
+def _waker() -> Waker:
+    return LambdaWaker()

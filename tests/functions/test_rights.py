@@ -22,7 +22,7 @@ import pytest
 import yaml
 from botocore.config import Config
 
-from incumbent import Message, Origin, front
+from incumbent import Message, Origin, front, sweeper
 from incumbent.local.template import Template
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, valkey
@@ -221,7 +221,7 @@ def start(
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value)
         forget()
-        (app,) = load(name, "app")
+        (app,) = (sweeper,) if name == "sweeper" else load(name, "app")  # that one is the layer's
 
         def invoke(event: Any, *, remaining_ms: int = 60_000) -> Any:
             request_id = f"request-{next(REQUESTS)}"
@@ -245,6 +245,8 @@ def forget() -> None:
     """Forget what `send` keeps for the life of an environment."""
     front._from_env.cache_clear()  # noqa: SLF001
     front._lambda_waker.cache_clear()  # noqa: SLF001
+    sweeper._mailbox.cache_clear()  # noqa: SLF001
+    sweeper._waker.cache_clear()  # noqa: SLF001
 
 
 def chat(thread: str, message_id: str, text: str = "hello") -> Any:
