@@ -30,6 +30,13 @@ SURVIVORS: tuple[Survivor, ...] = (
         new="1",
         why="places in the order are compared, so that it does not matter where they begin",
     ),
+    Survivor(
+        file="*/common.lua",
+        line="k.ended_at = tonumber(state[4] or 0)",
+        old="0",
+        new="1",
+        why="both are in 1970",
+    ),
 )
 
 

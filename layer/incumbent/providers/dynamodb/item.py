@@ -230,7 +230,7 @@ class Record:
         return _number(self.item, name)
 
 
-def decode(item: Item, *, key: str, names: Iterable[str] = ()) -> Record:
+def decode(item: Item | None, *, key: str, names: Iterable[str] = ()) -> Record:
     """Read a lease item. ``names`` are owners and ids that the caller knows: their digests become names again.
 
     Raises ``StoredFormatUnknown`` for a version or a shape that this code does not know (M12).

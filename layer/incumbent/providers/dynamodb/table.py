@@ -279,7 +279,7 @@ class Table:
 
     @staticmethod
     def _decode(call: Call, item: Item | None) -> Record:
-        return decode(item or {}, key=call.key, names=call.names)
+        return decode(item, key=call.key, names=call.names)
 
     def _ask(self, call: Call, send: Callable[[int, Moment], A]) -> A:
         return ask(
