@@ -1,4 +1,4 @@
-"""``@leased`` and ``leased_function``: what an event needs around it so that exactly one invocation of its key runs."""
+"""The decorators ``@leased`` and ``leased_function``: exactly one invocation of an event's key runs at a time."""
 
 import functools
 import inspect
@@ -48,7 +48,7 @@ _RETRY_AFTER = {"retry-after": "1"}
 
 
 class LambdaContext(Protocol):
-    """What is used of Lambda's context object; what it lacks is done without."""
+    """The part of Lambda's context object that incumbent uses; each of these may be missing."""
 
     aws_request_id: str
     invoked_function_arn: str
@@ -61,7 +61,7 @@ class LambdaContext(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What a decorator was given, checked."""
+    """A decorator's options, checked."""
 
     name: str
     choose_key: Choose
@@ -115,57 +115,59 @@ def leased(
     logger: powertools.KeyedLogger | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Callable[[F], F]:
-    """Let one invocation of a key run; every other one hands its event over to it and returns at once.
+    """Let one invocation of a key run; every other one hands its event to the owner and returns at once.
 
-    Decorates a Lambda handler, ``def`` or ``async def``, which gets the handle as ``lease=`` if it takes one. It stands
-    outside of parsers and event sources (what is stored must be the JSON event) and outside of ``@idempotent``.
+    Decorates a Lambda handler, ``def`` or ``async def``. A handler with a parameter ``lease`` gets the handle. Put the
+    decorator outside of parsers and event sources (the mailbox stores the JSON event) and outside of ``@idempotent``.
 
     Args:
-        key: What must not run twice at once: text for one key, or a callable from the event to it. Of one that is
-            too long for a store (1,024 bytes with its keyspace) the beginning and the digest are kept.
+        key: The key that must not run twice at once: text for one key, or a callable from the event to it. A key that
+            is too long for a store (1,024 bytes with its keyspace) is cut, and its digest appended.
         key_jmespath: The same as an expression, with Powertools' functions such as ``powertools_json(body).id``.
-        message_id: A callable from the event to its id; the source's own id (or the request id) unless given. Of one
-            of more than 256 bytes the beginning and the digest are kept.
+        message_id: A callable from the event to its id. Default: the source's own id, or the request id. An id of more
+            than 256 bytes is cut, and its digest appended.
         message_id_jmespath: The same as an expression.
-        provider: A provider, or a backend that has one. Unless given, the one that the environment names.
-        keyspace: Keeps this application's keys from another's; the function's name unless given, no slash. Empty: the
-            key as it stands, to share it with others.
+        provider: A provider, or a backend that has one. Default: the provider that the environment names.
+        keyspace: Separates this application's keys from another's; no slash. Default: the function's name. An empty
+            keyspace uses the key unchanged, to share it with other applications.
         ttl_ms: How long a lease lives without renewal, milliseconds (``INCUMBENT_TTL_MS``, else 30,000).
         renew_every_ms: How often it is renewed (``INCUMBENT_RENEW_EVERY_MS``, else a third of the ttl).
         when_busy: ``"enqueue"`` stores the event for the owner; ``"reject"`` refuses it, so that its source retries;
             ``"skip"`` answers success and drops it.
-        deliver: ``"one"`` message a run, or ``"all"`` that are due.
-        gather_ms: With ``"all"``: let a burst collect before the first run; at most a third of the ttl.
-        drain_ms: For how long this invocation may run other messages than its own. Unless set: none when somebody
-            waits for the answer (HTTP), else as long as there is time for another.
-        stop_before_ms: How long before the invocation's end ``lease.stop`` says so; unless set 5,000, but at most a
-            quarter of the time that the invocation has.
+        deliver: ``"one"`` message per run, or ``"all"`` that are due.
+        gather_ms: With ``"all"``: how long a burst may collect before the first run, milliseconds; at most a third of
+            the ttl.
+        drain_ms: How long this invocation may run messages other than its own, milliseconds. Default: not at all when
+            a caller waits for the answer (HTTP), else as long as there is time for another.
+        stop_before_ms: How many milliseconds before the invocation's end ``lease.stop`` becomes ``DEADLINE``. Default:
+            5,000, but at most a quarter of the time that the invocation has.
         max_hops: How many invocations may wake one another in a row.
         policy: How messages are kept: limits, window, attempts and pauses (``INCUMBENT_POLICY``, a JSON object of its
             fields). `send` and `status` need the same one: set the variable for all functions of a keyspace.
-        waker: Calls for the next invocation. ``"auto"``: `LambdaWaker` inside Lambda, elsewhere as ``None``. ``None``
-            wakes nothing: what waits is run in place.
-        target: What to wake, instead of the function as it was invoked (``INCUMBENT_TARGET``).
-        unless: ``unless(event)`` is true of an event that needs no lease, such as a keep-warm ping, a health check or a
-            preflight request: the handler runs at once, with ``lease=None``, and the store is not asked.
-        answer_headers: HTTP headers that every answer made here carries, errors included, such as those of CORS.
-        store: What is kept of an event; follow-ups get exactly that. Leaves out a request's credentials unless given.
-        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run. Needed for
-            sources that wait for an answer in a shape of their own, such as AppSync (docs/sources.md).
-        on_result: ``on_result(message, result)`` gets the results of other messages than the own.
+        waker: Starts the next invocation. ``"auto"``: `LambdaWaker` inside Lambda, ``None`` elsewhere. ``None`` wakes
+            nothing: this invocation runs the waiting messages itself.
+        target: The function to wake, instead of this function as it was invoked (``INCUMBENT_TARGET``).
+        unless: ``unless(event)`` is true for an event that needs no lease, such as a keep-warm ping, a health check or
+            a preflight request: the handler runs at once, with ``lease=None``, and no request goes to the store.
+        answer_headers: HTTP headers of every answer that incumbent makes, errors included, such as those of CORS.
+        store: A callable from the event to what the mailbox stores; later runs get exactly that. The default leaves
+            out a request's credentials.
+        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run the event.
+            Required for sources that wait for an answer in their own shape, such as AppSync (docs/sources.md).
+        on_result: ``on_result(message, result)`` gets the results of messages other than this invocation's.
         on_lost: ``on_lost(lease)`` is called once when a run loses its lease, possibly from the heartbeat's thread.
-        on_dead_letter: ``on_dead_letter(message)`` is called when a message is out of attempts, by whichever invocation
-            moves it to the dead letters. It is a notice, not a promise: an invocation that dies just then gives none,
-            and the dead letters are what counts (``incumbent dead ls``).
-        observer: Takes every fact. With ``INCUMBENT_METRICS_NAMESPACE`` set, CloudWatch gets metrics beside it.
+        on_dead_letter: ``on_dead_letter(message)`` is called when a message is out of attempts, by the invocation that
+            moves it to the dead letters. The call is not guaranteed: an invocation that dies at that moment makes
+            none. The dead letters themselves are the record (``incumbent dead ls``).
+        observer: Gets every fact. With ``INCUMBENT_METRICS_NAMESPACE`` set, CloudWatch gets metrics in addition.
         logger: A Powertools ``Logger``: the lines of a run carry ``lease_key``, ``owner``, ``fence`` and ``attempt``.
-        clock: Where time comes from.
+        clock: The source of time.
 
-    Everything is checked here and raises ``ConfigurationError``. The handler raises ``LeaseKeyMissing`` for an event
-    without a key, ``LeaseUnavailable`` when the store cannot be asked, ``MailboxFull``, ``MessageTooLarge`` and
-    ``MessageInvalid`` for an event that is not stored, ``LeaseBusy`` under ``"reject"``, ``LeaseLost``, and
-    ``ResultRefused`` for a result that is not JSON, larger than 6 MB, or a generator; HTTP callers are answered 400,
-    503, 429, 413, 400 and 409 instead.
+    The decorator checks its arguments and raises ``ConfigurationError``. The decorated handler raises
+    ``LeaseKeyMissing`` for an event without a key, ``LeaseUnavailable`` when the store cannot be reached,
+    ``MailboxFull``, ``MessageTooLarge`` and ``MessageInvalid`` for an event that is not stored, ``LeaseBusy`` under
+    ``"reject"``, ``LeaseLost``, and ``ResultRefused`` for a result that is not JSON, larger than 6 MB, or a generator.
+    HTTP callers get the status 400, 503, 429, 413, 400 or 409 instead of the first six.
     """
     options = functools.partial(
         _options,
@@ -226,11 +228,11 @@ class LeasedFunction(Protocol):
     """A function under ``leased_function``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it under its key's lease, or hand its message to the owner; it is given ``lease`` by itself."""
+        """Run the function under its key's lease, or hand its message to the owner. The decorator passes ``lease``."""
         ...
 
     def resume(self, event: Any, context: Any = None) -> bool:
-        """Go on with a key if ``event`` is a resume event; say whether it was."""
+        """Continue a key if ``event`` is a resume event. Return whether it was one."""
         ...
 
 
@@ -243,21 +245,22 @@ def leased_function(
 ) -> Callable[[Callable[..., Any]], LeasedFunction]:
     """Let one call of a key run: for one record of a batch, or any function of a JSON value.
 
-    As ``leased``, with its options, but for these:
+    Takes the options of ``leased``, and these:
 
     Args:
-        argument: The name of the argument that is the message; the first one unless given.
-        load: Makes that argument from what was stored. A Powertools data class that the argument is annotated with is
-            made by itself.
-        waker: None unless given: what waits is run in place. With one (``"auto"``: Lambda's, inside Lambda), the
-            function runs its own record and hands the rest over; the woken invocation is recognised by
-            ``function.resume(event, context)``, which is to be asked first: it is true when the event was a resume
-            event, and then its work is done.
+        argument: The name of the argument that is the message. Default: the first one.
+        load: Makes that argument from the stored value. An argument that is annotated with a Powertools data class
+            needs no ``load``.
+        waker: Default: none, so this invocation runs the waiting messages itself. With one (``"auto"``: `LambdaWaker`
+            inside Lambda), the function runs its own record and hands the rest over. The handler must then call
+            ``function.resume(event, context)`` first: it returns true if the event was a resume event, whose work is
+            done by then.
         **options: See ``leased``.
 
-    It answers Python and not Lambda, so its result need not be JSON; a generator and the like raise ``ResultRefused``.
+    Its caller is Python code and not Lambda, so its result need not be JSON; a generator and the like raise
+    ``ResultRefused``.
 
-    A function with an argument ``lambda_context`` or ``context`` is given the time that the invocation has left.
+    Pass Lambda's context as the argument ``lambda_context`` or ``context``, so that the remaining time is known.
     """
     _refuse_unknown(options)
     chosen = functools.partial(
@@ -304,7 +307,7 @@ def leased_function(
         ) -> Any:
             mine = message.event is own
             event = message.event if mine else remake(message.event)
-            # Another message is not run with the arguments of this one.
+            # Another message does not get the arguments of this one.
             kept = arguments if mine else {name: arguments[name] for name in _CONTEXTS if name in arguments}
             given = {**kept, named: event, **({"lease": lease} if gives_lease else {})}
             bound = signature.bind_partial()
@@ -340,7 +343,7 @@ def leased_function(
             )
 
         def resume(event: Any, context: Any = None) -> bool:
-            """Go on with a key if ``event`` is a resume event for one of this function's; say whether it was."""
+            """Continue a key of this function if ``event`` is its resume event. Return whether it was one."""
             wake = Wake.from_event(event)
             if wake is None or not desk.has(wake):
                 return False
@@ -357,15 +360,15 @@ def leased_function(
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature; annotations that stand as text (``from __future__ import annotations``) are what they name."""
+    """Return the signature, with annotations that are text (``from __future__ import annotations``) evaluated."""
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # noqa: BLE001 - a name that only a type checker knows; whatever else the text may say
+    except Exception:  # noqa: BLE001 - a name that only a type checker knows, or any other text
         return inspect.signature(function)
 
 
 def _checked(work: Work, call: Call, *, answers: bool) -> Work:
-    """Work whose result is known to be good: all of it is done and, where it ``answers`` Lambda, it can be sent."""
+    """Check the result of the work: it is finished and, where it ``answers`` Lambda, Lambda can send it."""
     own = None if call.message is None else call.message.id
 
     def checked(message: Message, lease: Lease) -> Any:
@@ -379,7 +382,7 @@ def _checked(work: Work, call: Call, *, answers: bool) -> Work:
 
 
 def _watched(work: Work, raised: list[BaseException]) -> Work:
-    """Work that notes what it raises, so that a handler's errors are told from those of taking its event."""
+    """Note what the work raises, to tell the handler's errors from incumbent's."""
 
     def watched(message: Message, lease: Lease) -> Any:
         try:
@@ -400,7 +403,7 @@ def _as_it_is(event: Any) -> Any:
 
 
 def _data_class(annotation: object) -> Callable[[Any], Any] | None:
-    """The Powertools data class of an annotation, also where it is one of a union's."""
+    """Return the Powertools data class of an annotation, also if it is one type of a union."""
     for named in (annotation, *get_args(annotation)):
         if isinstance(named, type) and hasattr(named, "raw_event"):
             return named
@@ -408,7 +411,7 @@ def _data_class(annotation: object) -> Callable[[Any], Any] | None:
 
 
 def _refuse_more_arguments(function: Callable[..., Any], signature: inspect.Signature, named: str) -> None:
-    """Refuse what a message cannot bring along: the owner runs others' messages, perhaps in another invocation."""
+    """Refuse required arguments besides the message: the owner also runs messages of other calls, without them."""
     for name, parameter in signature.parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL,
@@ -416,16 +419,16 @@ def _refuse_more_arguments(function: Callable[..., Any], signature: inspect.Sign
         )
         if needed and name not in (named, "lease", *_CONTEXTS):
             raise ConfigurationError(
-                f"leased_function: {_name_of(function)} needs {name!r} besides its message {named!r}, which a message "
-                "that another call left behind does not bring: put it into the message"
+                f"leased_function: {_name_of(function)} needs {name!r} besides its message {named!r}, but a stored "
+                "message of another call does not have it: put it into the message"
             )
 
 
 class _Desk:
-    """Takes events for one decorated handler: reads key and id, serves them, and makes the answer."""
+    """Serves the events of one decorated handler: reads key and id, runs or stores the event, makes the answer."""
 
     def __init__(self, options: _Options, *, one_of_several: bool = False) -> None:
-        """``one_of_several``: of a function that one invocation may call again and again."""
+        """Prepare for one function. ``one_of_several``: one invocation may call it more than once."""
         self.options = options
         self.one_of_several = one_of_several
         self.metrics = powertools.from_env(os.environ)  # here, where Lambda's init has the most CPU
@@ -444,7 +447,7 @@ class _Desk:
         hands_over: bool = False,
         may_resume: bool = True,
     ) -> Any:
-        """Serve one event. ``own_event`` is what the own run gets, where it is not the event itself."""
+        """Serve one event. ``own_event`` is what this invocation's run gets, if that is not the event itself."""
         raised: list[BaseException] = []
         wake = Wake.from_event(event) if may_resume else None
         source = Source(kind="plain", message_id=None) if wake is not None else source_of(event)
@@ -467,29 +470,29 @@ class _Desk:
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge) as error:
             if not source.http or any(error is each for each in raised):
-                raise  # the handler's own errors are its own
+                raise  # the handler's own errors go to its caller unchanged
             observe.LOG.error("answered with an error: %s", error)
             status, said = _STATUS[type(error)]
-            # To bring an event again that has no key, or is too large, would not help.
+            # Retrying an event without a key, or one that is too large, cannot succeed.
             again = _RETRY_AFTER if isinstance(error, LeaseUnavailable | MailboxFull) else {}
             return source.answer(status, {"error": type(error).__name__, "message": said}, again)
 
     def passes(self, event: Any) -> bool:
-        """Whether an event is to be run without a lease."""
+        """Return whether an event runs without a lease."""
         unless = self.options.unless
         return unless is not None and bool(self.read(event, unless, "unless"))
 
     def call(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
-        """Read an event: its key, its id, what is stored of it. Sends nothing."""
+        """Read an event: its key, its id, and the value to store. Sends no request."""
         options = self.options
         if options.store is stored_form and not isinstance(event, _JSON):
             raise ConfigurationError(
-                f"{options.name}: the event is a {type(event).__name__}, but what is stored must be the JSON event: "
-                "@leased stands above @event_parser and @event_source (for a record of a batch, give store= and load=)"
+                f"{options.name}: the event is a {type(event).__name__}, but the mailbox stores the JSON event: put "
+                "@leased above @event_parser and @event_source (for a record of a batch, give store= and load=)"
             )
         if source.kind == "caller" and options.on_busy is None:
             raise ConfigurationError(
-                f"{options.name}: {source.name} waits for an answer in a shape of its own, which incumbent cannot make "
+                f"{options.name}: {source.name} waits for an answer in its own shape, which incumbent cannot make "
                 "when this invocation does not run the event: give on_busy="
             )
         given = self.key(event)
@@ -510,12 +513,12 @@ class _Desk:
         )
 
     def resumed(self, wake: Wake, context: Any) -> Call | None:
-        """Read a resume event; ``None`` when its key is not of this handler's keyspace."""
+        """Read a resume event. Return ``None`` when its key is not in this handler's keyspace."""
         if flag(os.environ, "INCUMBENT_DISABLED"):
-            observe.LOG.warning("INCUMBENT_DISABLED is set: what waits under key %r waits until it is not", wake.key)
+            observe.LOG.warning("INCUMBENT_DISABLED is set: messages of key %r wait until it is unset", wake.key)
         if not self.has(wake):
             observe.LOG.warning(
-                "a resume event for key %r is ignored: this function's keyspace is %r (say so to send, by keyspace=)",
+                "a resume event for key %r is ignored: this function's keyspace is %r; give send() the same keyspace=",
                 wake.key,
                 self.keyspace(),
             )
@@ -532,7 +535,7 @@ class _Desk:
         )
 
     def has(self, wake: Wake) -> bool:
-        """Whether the key of a resume event is of this handler's keyspace."""
+        """Return whether the key of a resume event is in this handler's keyspace."""
         return wake.key.startswith(f"{self.keyspace()}/") if self.keyspace() else True
 
     def answer(  # noqa: C901, PLR0912 - one case for each row of the table
@@ -561,27 +564,27 @@ class _Desk:
                 return source.answer(200, {"status": outcome.state, **said})
             case Busy() if options.settings.when_busy == "reject":
                 message = (
-                    f"key {call.name!r} is owned by another invocation and when_busy is 'reject': nothing was stored, "
-                    "and the source keeps its event"
+                    f"another invocation owns key {call.name!r} and when_busy is 'reject': nothing was stored, and the "
+                    "source keeps its event"
                 )
                 if not source.http:
                     raise LeaseBusy(message, key=call.name)
-                return source.answer(409, {"error": "LeaseBusy", "message": "it is busy: try again"}, _RETRY_AFTER)
+                return source.answer(409, {"error": "LeaseBusy", "message": "the key is busy; retry"}, _RETRY_AFTER)
             case Busy():
                 return source.answer(200, {"status": "skipped", **said})
-            case Idle():  # a late copy of a claim whose run has failed since: its source knows
+            case Idle():  # a late copy of a claim whose run has failed since; its source was told
                 raise LeaseUnavailable(
-                    f"message {call.message.id!r} of key {call.name!r} was claimed by this call before and failed: "
-                    "nobody was told that it is safe, so deliver it again",
+                    f"message {call.message.id!r} of key {call.name!r} was claimed by this call before and failed; it "
+                    "is not stored, so deliver it again",
                     key=call.name,
                 )
 
     def refuse_a_result(self, call: Call, outcome: Outcome) -> None:
-        """Raise by name what a state machine would take for its task's result, though no run has made one."""
+        """Raise instead of answering: a state machine would take any answer for the result of its task."""
         if isinstance(outcome, Duplicate) and outcome.state in ("handled", "dead"):
             raise DuplicateMessage(
                 f"message {call.said['message_id']!r} of key {call.name!r} is {outcome.state} already, and its result "
-                "is not kept: catch DuplicateMessage and read what the run has written, or give on_busy=",
+                "is not kept: catch DuplicateMessage and read what the run wrote, or give on_busy=",
                 key=call.name,
                 state=outcome.state,
             )
@@ -594,7 +597,7 @@ class _Desk:
     # --- reading an event
 
     def key(self, event: Any) -> str:
-        """The user's key; everything but text and whole numbers is refused."""
+        """Return the user's key. Anything but text and whole numbers is refused."""
         value = _as_text(self.read(event, self.options.choose_key, self.options.key_said))
         if not isinstance(value, str) or not value:
             raise LeaseKeyMissing(
@@ -604,9 +607,9 @@ class _Desk:
         return value
 
     def message_id(self, event: Any, source: Source, request_id: str, key: str) -> str:
-        """The event's id: chosen, the source's own, or the request's (the same on an asynchronous retry).
+        """Return the event's id: the chosen one, the source's, or the request's (the same on an asynchronous retry).
 
-        A function may be called for several messages in one request: each has an id of its own then.
+        One request may call a function for several messages; each has its own id then.
         """
         if self.options.choose_id is None:
             return source.message_id or (f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id)
@@ -620,22 +623,22 @@ class _Desk:
         return value
 
     def comes_again(self, source: Source) -> bool:
-        """Whether the source of a failed message brings it once more by itself, known by its id."""
+        """Return whether the source of a failed message delivers it again under the same id."""
         if source.synchronous or source.kind == "state-machine":
-            return False  # whoever waits decides
+            return False  # the waiting caller decides
         if self.options.choose_id is not None or source.message_id is not None:
             return True
         return source.kind != "record" and not self.one_of_several  # asynchronous retries keep the request's id
 
     def stored_id(self, message_id: str, key: str) -> str:
-        """The id as it is stored: its digest stands for one that is too long. The sources' own have been fitted."""
+        """Return the id to store: one that is too long is digested. The sources' ids have been shortened already."""
         try:
             return check_message_id(fit_message_id(message_id) if self.options.choose_id else message_id, key)
         except ConfigurationError as cause:
             raise LeaseKeyMissing(f"{self.options.name}: no usable message id: {cause}", key=key) from cause
 
     def read(self, event: Any, choose: Choose, said: str) -> object:
-        """Ask a callable or an expression; whatever it raises means that the event lacks what it needs."""
+        """Evaluate a callable or an expression. Any error means that the event lacks the value."""
         try:
             return choose(event)
         except IncumbentError:
@@ -647,7 +650,7 @@ class _Desk:
             ) from cause
 
     def full_key(self, name: str) -> str:
-        """The provider's key: the keyspace before the user's."""
+        """Return the provider's key: the keyspace, then the user's key."""
         keyspace = self.keyspace()
         try:
             return full_key(keyspace, name)
@@ -655,20 +658,20 @@ class _Desk:
             raise LeaseKeyMissing(f"{self.options.name}: no usable key: {cause}", key=name) from cause
 
     def name_of(self, full: str) -> str:
-        """What runs of a key call it: the provider's key without the keyspace."""
+        """Return the user's key: the provider's key without the keyspace."""
         return full.removeprefix(f"{self.keyspace()}/") if self.keyspace() else full
 
     def keyspace(self) -> str:
-        """The function's name, in Lambda as it is deployed, unless it was chosen."""
+        """Return the chosen keyspace, or the function's name, inside Lambda the deployed one."""
         if self.options.keyspace is not None:
             return self.options.keyspace
         deployed = os.environ.get("AWS_LAMBDA_FUNCTION_NAME")
         if deployed is None or not self.one_of_several:
             return deployed or self.options.name
-        return f"{deployed}.{self.options.name}"  # two functions of one Lambda function do not run each other's
+        return f"{deployed}.{self.options.name}"  # two functions in one Lambda function do not share messages
 
     def origin(self, context: Any, request_id: str) -> Origin:
-        """Who asks, and whom to wake: the function as it was invoked, alias included, unless it was chosen."""
+        """Return the caller, with the function to wake: the chosen one, or this one as invoked, alias included."""
         return Origin(
             keyspace=self.keyspace(),
             target=self.options.target
@@ -679,7 +682,7 @@ class _Desk:
         )
 
     def ends(self, context: Any) -> Any:
-        """When the invocation times out, on both clocks; ``None`` without a context that says so."""
+        """Return when the invocation times out, on both clocks; ``None`` if the context does not say."""
         remaining = getattr(context, "get_remaining_time_in_millis", None)
         if not callable(remaining):
             return None
@@ -692,23 +695,23 @@ class _Desk:
         return self.options.clock.now().plus(left_ms)
 
     def check_order(self, caller: FrameType | None) -> None:
-        """Refuse Powertools' decorators above this one that must not see a resume event or keep an answer.
+        """Refuse Powertools' decorators above this one that must not see a resume event or store an answer.
 
-        They are put on after this one, so they show only when an event comes through them: the first is looked at.
+        They are applied after this one, so they show only when an event comes through them: the first call checks.
         """
         if self._order_checked:
             return
         while caller is not None and (module := str(caller.f_globals.get("__name__"))).startswith(_POWERTOOLS):
             for utility, why in _NOT_ABOVE.items():
                 if module.startswith(f"{_POWERTOOLS}utilities.{utility}"):
-                    raise ConfigurationError(f"{self.options.name}: @leased stands above {why}")
+                    raise ConfigurationError(f"{self.options.name}: put @leased above {why}")
             caller = caller.f_back
         self._order_checked = True
 
-    # --- what it is done with
+    # --- runner, provider and waker
 
     def runner(self) -> Runner:
-        """A runner on the provider in force."""
+        """Make a runner on the provider in force."""
         options = self.options
         return Runner(
             self.provider(),
@@ -726,21 +729,21 @@ class _Desk:
         )
 
     def provider(self) -> LeaseProvider:
-        """The provider: a test's, the given one, or the environment's; made once, on the first event."""
+        """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""
         stand_in = providers.STAND_IN.get()
         if stand_in is not None:
             return self.checked(resolve_lease_provider(stand_in))
         if flag(os.environ, "INCUMBENT_DISABLED"):
             warnings.warn("INCUMBENT_DISABLED is set: every invocation runs at once", RuntimeWarning, stacklevel=2)
             return NoopLeaseProvider()
-        with self._making:  # two threads with a provider each would own every key twice, were it memory
+        with self._making:  # with the memory provider, two threads with one each would both own every key
             if self._provider is None:
                 given = self.options.provider
                 self._provider = self.checked(providers.from_env() if given is None else resolve_lease_provider(given))
             return self._provider
 
     def checked(self, provider: LeaseProvider) -> LeaseProvider:
-        """Refuse to enqueue where messages cannot be stored."""
+        """Refuse a provider that stores no messages where the options need a mailbox."""
         settings = self.options.settings
         stores = is_mailbox(provider)
         if stores or isinstance(provider, NoopLeaseProvider):
@@ -753,7 +756,7 @@ class _Desk:
         return provider
 
     def waker(self) -> Waker | None:
-        """The waker in force."""
+        """Return the waker in force."""
         if self.options.waker != "auto":
             return self.options.waker
         if self._auto_waker is None and os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
@@ -761,29 +764,29 @@ class _Desk:
         return self._auto_waker
 
 
-_MOST_NUMBER = 10**256  # longer ones are no key and no id
+_MOST_NUMBER = 10**256  # a larger number is refused as key and as id
 
 _JSON = (dict, list, str, int, float, bool, type(None))
 
-_MARK = "__incumbent__"  # wraps() hands it on, so it is seen through other decorators too
+_MARK = "__incumbent__"  # wraps() copies it, so other decorators do not hide it
 
 _POWERTOOLS = "aws_lambda_powertools."
 _NOT_ABOVE = {
-    "idempotency": "@idempotent: outside, that would keep 'accepted' as a result, and answer woken invocations with it",
-    "parser": "@event_parser: outside, that refuses the events that wake this function to go on with a key",
-    "validation": "@validator: outside, that refuses the events that wake this function to go on with a key",
-    "data_classes": "@event_source: what is stored must be the JSON event",
+    "idempotency": "@idempotent, which would store 'accepted' as the result and answer woken invocations with it",
+    "parser": "@event_parser, which would refuse the resume events that wake this function",
+    "validation": "@validator, which would refuse the resume events that wake this function",
+    "data_classes": "@event_source: the mailbox stores the JSON event",
 }
 
 _CONTEXTS = ("lambda_context", "context")
 
-# What a caller is told. What happened exactly is in the log: it may name hosts, roles, tables and the event's own data.
+# What an HTTP caller is told. The log has the details, which may name hosts, roles, tables and the event's own data.
 _STATUS: Mapping[type[IncumbentError], tuple[int, str]] = {
-    LeaseKeyMissing: (400, "the request lacks what says where it belongs"),
-    LeaseUnavailable: (503, "it could not be taken just now: try again"),
-    MessageInvalid: (400, "the request cannot be kept as it is"),
-    MailboxFull: (429, "too many wait already: try again later"),
-    MessageTooLarge: (413, "the request is too large to be kept"),
+    LeaseKeyMissing: (400, "the request has no key"),
+    LeaseUnavailable: (503, "temporarily unavailable; retry"),
+    MessageInvalid: (400, "the request cannot be stored as JSON"),
+    MailboxFull: (429, "too many requests are waiting; retry later"),
+    MessageTooLarge: (413, "the request is too large"),
 }
 
 _SETTINGS = frozenset(
@@ -802,7 +805,7 @@ _SETTINGS = frozenset(
 
 
 def _settings(**given: Any) -> Settings:
-    """Settings from arguments, else from the environment, else as they are by default."""
+    """Make the settings from arguments, else from the environment, else from the defaults."""
     chosen = {name: value for name, value in given.items() if value is not None}
     read = []
     for name, variable in (("ttl_ms", "INCUMBENT_TTL_MS"), ("renew_every_ms", "INCUMBENT_RENEW_EVERY_MS")):
@@ -831,9 +834,9 @@ def _options(  # noqa: C901, PLR0912 - one check after another
     message_id_jmespath: str | None,
     **others: Any,
 ) -> _Options:
-    """Check what a decorator was given."""
+    """Check a decorator's options."""
     if (key is None) == (key_jmespath is None):
-        raise ConfigurationError(f"{name}: give key= or key_jmespath=, one of them")
+        raise ConfigurationError(f"{name}: give key= or key_jmespath=, exactly one of them")
     if message_id is not None and message_id_jmespath is not None:
         raise ConfigurationError(f"{name}: give message_id= or message_id_jmespath=, not both")
     if others["keyspace"] is not None:
@@ -855,10 +858,10 @@ def _options(  # noqa: C901, PLR0912 - one check after another
     others["answer_headers"] = {header.lower(): value for header, value in headers.items()}
     for hook in ("unless", "store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"):
         if others[hook] is not None and not callable(others[hook]):
-            raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which cannot be called")
+            raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which is not callable")
     for said, chosen in {**others, "key": key, "message_id": message_id}.items():
         if inspect.iscoroutinefunction(chosen):
-            raise ConfigurationError(f"{name}: {said} is async, and nobody would await it: give a plain function")
+            raise ConfigurationError(f"{name}: {said} is async and would not be awaited: give a plain function")
     if key_jmespath is not None:
         choose_key, key_said = _expression(name, key_jmespath), f"key_jmespath {key_jmespath!r}"
     elif callable(key):
@@ -888,12 +891,12 @@ def _expression(name: str, expression: str) -> Choose:
     try:
         compiled = jmespath.compile(expression)
     except (JMESPathError, TypeError, AttributeError) as cause:
-        raise ConfigurationError(f"{name}: {expression!r} is no JMESPath expression: {cause}") from cause
+        raise ConfigurationError(f"{name}: {expression!r} is not a JMESPath expression: {cause}") from cause
     functions = PowertoolsFunctions()
     unknown = sorted(set(_functions_of(compiled.parsed)) - set(functions.FUNCTION_TABLE))
     if unknown:
         raise ConfigurationError(
-            f"{name}: {expression!r} calls {', '.join(unknown)}, which is no JMESPath function (Powertools' own are "
+            f"{name}: {expression!r} calls {', '.join(unknown)}, which is not a JMESPath function (Powertools adds "
             "powertools_json, powertools_base64 and powertools_base64_gzip)"
         )
     options = jmespath.Options(custom_functions=functions)
@@ -905,7 +908,7 @@ def _expression(name: str, expression: str) -> Choose:
 
 
 def _functions_of(node: Any) -> Iterator[str]:
-    """The names of the functions that an expression calls, in the tree that jmespath makes of it."""
+    """Yield the names of the functions that an expression calls, from jmespath's parse tree."""
     if isinstance(node, dict):
         if node["type"] == "function_expression":
             yield node["value"]
@@ -919,10 +922,10 @@ def _refuse(handler: object, decorator: str) -> None:
     if next(iter(inspect.signature(handler).parameters), "") in ("self", "cls"):
         raise ConfigurationError(f"@{decorator} decorates functions, and {_name_of(handler)} is a method")
     if hasattr(handler, _MARK):
-        raise ConfigurationError(f"@{decorator}: {_name_of(handler)} is leased already, and would wait for itself")
+        raise ConfigurationError(f"@{decorator}: {_name_of(handler)} is leased already and would wait for itself")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigurationError(
-            f"@{decorator}: {_name_of(handler)} is a generator: its work would begin after the lease was settled"
+            f"@{decorator}: {_name_of(handler)} is a generator, whose work would begin after the lease was settled"
         )
 
 
@@ -936,7 +939,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
 
 
 def _takes_lease(handler: Callable[..., Any], name: str) -> bool:
-    """Whether the handler is to be given its lease; refuse one that needs it behind what does not pass it on."""
+    """Return whether the handler gets its lease. Refuse one that needs it behind a decorator that does not pass it."""
     taken = inspect.signature(handler).parameters.get("lease")
     if taken is None and not _accepts_lease(handler, follow_wrapped=True):
         return False
@@ -950,14 +953,14 @@ def _takes_lease(handler: Callable[..., Any], name: str) -> bool:
 
 
 def _layers(handler: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The decorators around a handler, as far as they say so."""
+    """Yield the decorators around a handler, as far as they set ``__wrapped__``."""
     while hasattr(handler, "__wrapped__"):
         yield handler
         handler = handler.__wrapped__
 
 
 def _passes_lease(layer: Callable[..., Any]) -> bool:
-    """Whether a wrapper takes ``lease``; Powertools' factory hands everything on to a decorator of its own."""
+    """Return whether a wrapper takes ``lease``. Powertools' factory passes everything to its own decorator."""
     if not _accepts_lease(layer, follow_wrapped=False):
         return False
     if getattr(layer, "__globals__", {}).get("__name__") != f"{_POWERTOOLS}middleware_factory.factory":
@@ -976,7 +979,7 @@ def _name_of(handler: object) -> str:
 
 
 def _as_text(value: object) -> object:
-    """A whole number as its digits, text of any kind (an enum's too) as its characters, the rest as it is."""
+    """Return a whole number as its digits, any text (an enum's too) as plain text, and other values unchanged."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER:

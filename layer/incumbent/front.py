@@ -1,4 +1,4 @@
-"""The front door: store a message from anywhere and wake the key's function; ask what became of one."""
+"""``send`` stores a message for a key from anywhere and wakes its function; ``status`` returns a message's state."""
 
 import functools
 import os
@@ -30,7 +30,7 @@ _TICKET_TTL_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """The message is safe. ``state`` is what it is now; ``woken`` whether this call woke the key's function."""
+    """The message is stored. ``state`` is its present state; ``woken`` is whether this call woke the key's function."""
 
     message_id: str
     state: MessageState
@@ -50,22 +50,24 @@ def send(
     ttl_ms: int = _TICKET_TTL_MS,
     store: Callable[[Any], Any] = stored_form,
 ) -> Sent:
-    """Store a message for a key and, if nobody owns the key, wake the key's function. Two requests at most.
+    """Store a message for a key and, if the key is free, wake its function. Sends two requests at most.
 
-    ``target`` is the function's name or ARN, with its alias (``INCUMBENT_TARGET``); its name is the keyspace unless
-    ``keyspace`` says otherwise: it must be the one that the function's ``@leased`` uses. ``message_id`` makes a
-    repeated send harmless; a random one is made up unless given. Of a key or an id that is too long for a store the
-    digest is kept, as by ``leased``; ask `status` by the whole one. ``waker`` wakes the target: ``"auto"`` is
-    `LambdaWaker`; ``None`` wakes nothing, as with ``leased``: the message waits for the next one of its key or the
-    sweeper. ``ttl_ms`` is how long the key waits for the woken function. ``store`` chooses what is kept of the event,
-    as in ``leased``: a request's credentials are left out unless given.
+    ``target`` is the function's name or ARN, with its alias (``INCUMBENT_TARGET``). Its name is the keyspace unless
+    ``keyspace`` is given; the keyspace must be the one of the function's ``@leased``. ``message_id`` makes a repeated
+    send harmless; the default is random. A key or an id that is too long for a store is digested, as by ``leased``;
+    pass `status` the whole one. ``waker`` wakes the target: ``"auto"`` is `LambdaWaker`; ``None`` wakes nothing, so the
+    message waits for the next one of its key or the sweeper. ``ttl_ms`` is how long the key waits for the woken
+    function, milliseconds. ``store`` makes the stored value from the event, as in ``leased``; the default leaves out a
+    request's credentials.
 
-    Raises what a claim raises: ``MailboxFull``, ``MessageTooLarge``, ``MessageInvalid`` and ``LeaseUnavailable`` (then
-    send again with the same ``message_id``). When the wake fails the message is stored all the same (``woken`` is
-    ``False``): the next message or the sweeper finds it.
+    Raises ``MailboxFull``, ``MessageTooLarge``, ``MessageInvalid``, ``ConfigurationError`` and ``LeaseUnavailable``
+    (then send again with the same ``message_id``). If the wake fails, the message is stored nevertheless (``woken`` is
+    ``False``), and the next message or the sweeper finds it.
     """
     if providers.STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
-        raise ConfigurationError(f"send to key {key!r}: INCUMBENT_DISABLED is set, so nobody would run it", key=key)
+        raise ConfigurationError(
+            f"send to key {key!r}: INCUMBENT_DISABLED is set, so no function would run the message; unset it", key=key
+        )
     check_waker(waker)
     chosen_policy = policy_in_force(policy)
     mailbox, name = _mailbox(provider), _function(target)
@@ -97,18 +99,18 @@ def send(
 
 
 def _wake(mailbox: Mailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> bool:
-    """Wake the key's function; say whether that went well. If not, the key is free for the next call."""
+    """Wake the key's function and return whether that worked. If not, free the key for the next call."""
     try:
         if waker is not None:
             waker(wake)
             return True
-    except Exception:  # noqa: BLE001 - a waker may be anybody's, and the message is safe already
+    except Exception:  # noqa: BLE001 - a user's waker may raise anything, and the message is stored already
         observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", wake.key)
     try:
         if is_lease_provider(mailbox) and wake.ticket is not None:
             mailbox.release_lease(wake.key, wake.ticket)
     except LeaseUnavailable:  # the ticket's lease ends by itself
-        observe.LOG.exception("the ticket of key %r could not be given up: it ends in %s ms", wake.key, ttl_ms)
+        observe.LOG.exception("could not release the ticket of key %r: it expires in %s ms", wake.key, ttl_ms)
     return False
 
 
@@ -121,10 +123,11 @@ def status(
     provider: object | None = None,
     policy: Policy | None = None,
 ) -> MessageState | Literal["unknown"]:
-    """What became of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"`` or ``"unknown"``.
+    """Return the state of a message: ``"waiting"``, ``"running"``, ``"handled"``, ``"dead"`` or ``"unknown"``.
 
-    ``"running"`` is said only while the owner that was given the message holds its lease; after that it is waiting.
-    Handled and dead ids are remembered for the policy's window and the last 256 of a key (M5). One request.
+    The state is ``"running"`` only while the owner that was given the message holds its lease; after that the message
+    is waiting. Handled and dead ids are remembered for the policy's window, and only the last 256 of a key (M5: once
+    per id). Sends one request. Raises ``ConfigurationError`` and ``LeaseUnavailable``.
     """
     backend = _mailbox(provider)
     if not is_archive(backend):
@@ -156,7 +159,7 @@ def _function(target: str | None) -> str | None:
 
 
 def _name(target: str | None) -> str:
-    """The function's name in a target: ``name``, ``account:function:name`` or an ARN, each with or without an alias."""
+    """Return the name in a target: ``name``, ``account:function:name`` or an ARN, each with or without an alias."""
     match (target or "").split(":"):
         case ["arn", _, "lambda", _, _, "function", name, *_] | [_, "function", name, *_]:
             return name

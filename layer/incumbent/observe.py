@@ -1,4 +1,4 @@
-"""What can be seen of incumbent's work: facts, and where they go."""
+"""Facts about what incumbent did, and the observers that get them."""
 
 import json
 import logging
@@ -39,15 +39,14 @@ FactName: TypeAlias = Literal[
 class Fact:
     """One thing that happened to a key. It holds no event; ``error`` is an exception's text, which may quote one.
 
-    ``sent`` is a message that ``send`` has stored. ``outcome`` is for it, and for a duplicate, its state; for an ended
-    run ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan ``woken``, ``failed``, ``untargeted``,
-    ``paused`` or ``left``. ``holder`` is who owns the key when it is not this invocation. ``ms`` is how long it took: a
-    run, a hold; of an orphan, for how long it has been one.
+    ``sent`` is a message that ``send`` has stored. ``outcome`` is the state for ``sent`` and ``duplicate``; for an
+    ended run it is ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan it is ``woken``, ``failed``,
+    ``untargeted``, ``paused`` or ``left``. ``holder`` is the owner of the key when that is not this invocation. ``ms``
+    is the duration of a run or a hold, or how long an orphan has been one.
 
     ``dead`` is a message that moved to the dead letters. ``orphan`` is a key that the sweeper found, of function
-    ``target``; only the first of each target that could not be woken says why, in ``error``. ``swept`` ends a pass of
-    the sweeper, whatever it found: it has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the
-    oldest.
+    ``target``; only the first of each target that could not be woken gives the reason, in ``error``. ``swept`` ends
+    every pass of the sweeper: it has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the oldest.
     """
 
     fact: FactName
@@ -70,7 +69,7 @@ class Fact:
 
 
 class Observer(Protocol):
-    """Anything that takes facts. What it raises is logged and goes no further."""
+    """A callable that takes facts. An error that it raises is logged and not propagated."""
 
     def __call__(self, fact: Fact, /) -> None:
         """Take one fact."""
@@ -78,13 +77,13 @@ class Observer(Protocol):
 
 
 def tell(observers: Iterable[Observer], fact: Fact) -> None:
-    """Tell all observers."""
+    """Pass a fact to all observers."""
     for observer in observers:
         guarded("observer", observer, fact)
 
 
 def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
-    """Call a hook; what it raises is logged, since it must not change what becomes of a run."""
+    """Call a hook and log what it raises: a hook must not change the outcome of a run."""
     try:
         hook(*arguments)
     except (Exception, SystemExit):
@@ -93,7 +92,7 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
 
 @runtime_checkable
 class Collector(Protocol):
-    """An observer that would rather be told of a whole call than of each fact."""
+    """An observer that collects the facts of one call and reports them together."""
 
     def collect(self) -> "Collected":
         """Return an observer for one call."""
@@ -104,21 +103,21 @@ class Collected(Observer, Protocol):
     """An observer of one call."""
 
     def flush(self) -> None:
-        """Tell what has been collected so far, if anything."""
+        """Report the facts collected so far, if any."""
         ...
 
 
 def collect(observers: Iterable[Observer]) -> tuple[tuple[Observer, ...], tuple[Collected, ...]]:
-    """The observers of one call, and those among them that are to be flushed."""
+    """Return the observers of one call, and those among them that need a flush at its end."""
     collected = {id(observer): observer.collect() for observer in observers if isinstance(observer, Collector)}
     return tuple(collected.get(id(each), each) for each in observers), tuple(collected.values())
 
 
 def leave_untraced() -> None:
-    """Have X-Ray's SDK, where it is loaded, record nothing of this thread outside Lambda.
+    """Let X-Ray's SDK, if it is loaded, record nothing of this thread outside Lambda.
 
-    It keeps its segment for each thread there, and clients that it has patched raise or log where a thread has none. A
-    segment of the caller's might end while this thread goes on.
+    There the SDK keeps a segment per thread, and clients that it has patched raise or log in a thread without one. The
+    caller's segment could end while this thread still runs.
     """
     recorder = getattr(sys.modules.get("aws_xray_sdk.core"), "xray_recorder", None)
     nothing = getattr(sys.modules.get("aws_xray_sdk.core.models.dummy_entities"), "DummySegment", None)
@@ -127,22 +126,22 @@ def leave_untraced() -> None:
 
 
 class Trace:
-    """Writes each fact as one line, ``INCUMBENT {json}``, for tools that follow what happens."""
+    """An observer that writes each fact as one line, ``INCUMBENT {json}``, for other programs to read."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
 
     def __call__(self, fact: Fact, /) -> None:
-        """Write the line, leaving out what is not said."""
+        """Write the line, without the empty fields."""
         said = {field.name: getattr(fact, field.name) for field in fields(fact)}
         line = json.dumps({name: value for name, value in said.items() if value not in (None, ())})
         stream = self._stream or sys.stderr
-        stream.write(f"INCUMBENT {line}\n")  # at once: threads that print would mix their lines
+        stream.write(f"INCUMBENT {line}\n")  # one call, so that lines of other threads do not mix with it
         stream.flush()
 
 
 def log_fact(fact: Fact, /) -> None:
-    """Log what somebody should look into, without payloads."""
+    """Log the facts that an operator should look into, without payloads."""
     error = None if fact.error is None else printable(fact.error)
     if fact.fact in {"lost", "wake_failed", "chain_cut", "store_error"}:
         LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, error)
@@ -153,5 +152,5 @@ def log_fact(fact: Fact, /) -> None:
 
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
-    """The observers that every function has: the log and, with ``INCUMBENT_TRACE``, the trace."""
+    """Return the observers of every function: the log and, with ``INCUMBENT_TRACE``, the trace."""
     return (log_fact, Trace()) if flag(environ, "INCUMBENT_TRACE") else (log_fact,)

@@ -25,26 +25,26 @@ from incumbent.wakers import LambdaWaker, Wake, Waker
 
 LIMIT = 100
 MOST = 10_000
-LOOK_AHEAD = 10  # times the limit: orphans that cannot be woken must not hide those behind them
+LOOK_AHEAD = 10  # times the limit: orphans that cannot be woken must not hide the ones after them
 
-MAX_FAILURES = 3  # of one target in a pass; then its other keys are left to a later one
+MAX_FAILURES = 3  # of one target in a pass; then its other keys wait for a later pass
 PROBE = 10  # a target that makes no progress gets a tenth of the limit at most
 PAUSE_MS = 60_000  # after the second wake without progress; each further one doubles it
 MAX_PAUSE_MS = 15 * 60_000
-END_MS = 10_000  # what the handler keeps of its time for a wake that has begun
-EARLY_MS = 30_000  # passes do not come to the second: a pause that is over by the middle of the minute is over
+END_MS = 10_000  # of its time, reserved by the handler for a wake that has begun
+EARLY_MS = 30_000  # passes start with some jitter: a pause that ends within the next half minute counts as over
 
 Fate: TypeAlias = Literal["woken", "failed", "untargeted", "paused", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a pass has found and done.
+    """The counts of one pass.
 
-    ``found`` counts the orphans that were looked at: all, but at most ten times the limit. ``oldest_ms`` is for how
-    long the oldest has been one. ``woken`` were woken, the wakes of ``failed`` raised, ``untargeted`` have nothing
-    recorded that could be woken, ``paused`` were woken before without any progress and wait until it is tried again,
-    and ``left`` are for a later pass: the limit or the time was used up, or the target failed too often in this one.
+    ``found`` counts the orphans examined: all of them, but at most ten times the limit. ``oldest_ms`` is how long the
+    oldest has been an orphan. ``woken`` were woken. The wakes of ``failed`` raised. ``untargeted`` have no recorded
+    target. ``paused`` were woken before without progress and wait for their next try. ``left`` remain for a later
+    pass: the limit or the time was used up, or the target failed too often in this pass.
     """
 
     found: int
@@ -72,10 +72,10 @@ class _Tried:
 
 
 class _Memory:
-    """What earlier passes over a mailbox did, so that this one backs off from what makes no progress.
+    """What earlier passes over a mailbox did, so that this pass backs off from keys that make no progress.
 
-    A key has made progress when it is not an orphan any more, or has become one again since it was woken; its target
-    has when one of its keys has. Lambda may start an environment anew at any time: then all are woken once more.
+    A key has made progress when it is no longer an orphan, or has become one again since it was woken. A target has
+    made progress when one of its keys has. A new execution environment remembers nothing and wakes all once more.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Memory:
         self._targets: dict[str, _Tried] = {}
 
     def compare(self, listed: Sequence[Orphan], now_ms: int, *, complete: bool) -> None:
-        """Forget what has made progress; ``complete`` says that the listing left no orphan out."""
+        """Forget the keys and targets that have made progress. ``complete``: the listing left no orphan out."""
         since = {_name(orphan): now_ms - orphan.age_ms for orphan in listed}
         # Keys are tried in the order of the listing: where a newer one is in it, those that were tried would be too.
         whole = {target for target, key in since if (target, key) not in self._keys}
@@ -94,17 +94,17 @@ class _Memory:
                 self._targets.pop(name[0], None)
 
     def times(self, orphan: Orphan) -> int:
-        """How often the key was woken without progress."""
+        """Return how often the key was woken without progress."""
         tried = self._keys.get(_name(orphan))
         return tried.times if tried else 0
 
     def paused(self, orphan: Orphan, now_ms: int) -> bool:
-        """Whether the key or its target waits until it is tried again."""
+        """Return whether the key or its target waits for its next try."""
         tried = (self._keys.get(_name(orphan)), self._targets.get(orphan.target or ""))
         return any(each is not None and now_ms < each.due_ms for each in tried)
 
     def stalled(self, target: str) -> bool:
-        """Whether the target was woken before without progress."""
+        """Return whether the target was woken before without progress."""
         return target in self._targets
 
     def keep(self, orphans: Iterable[Orphan], now_ms: int) -> None:
@@ -122,7 +122,7 @@ _REMEMBERING = threading.Lock()
 
 
 class _Pass:
-    """One pass: what becomes of each orphan."""
+    """One pass: wakes targets, and counts what became of each orphan."""
 
     def __init__(self, waker: Waker, memory: _Memory, listed: Sequence[Orphan], *, limit: int, now_ms: int) -> None:
         self.fates: Counter[Fate] = Counter()
@@ -137,9 +137,9 @@ class _Pass:
         self._told: set[str] = set()
 
     def serve(self, orphan: Orphan, *, over: bool) -> tuple[Fate, str | None]:
-        """Wake the orphan's target, unless there is a reason not to; say what became of it.
+        """Wake the orphan's target, unless there is a reason not to. Return the outcome and the error.
 
-        Why it could not be woken is said once for each target, whatever number of keys it has.
+        The error is returned once per target, however many keys it has.
         """
         fate, error = self._serve(orphan, over=over)
         self.fates[fate] += 1
@@ -155,8 +155,8 @@ class _Pass:
         target = orphan.target
         if not target:
             return "untargeted", (
-                "no target is recorded: whoever stores its messages has no invoked_function_arn and no "
-                "INCUMBENT_TARGET; the next message of the key finds them"
+                "no target is recorded: the function that stores its messages has no invoked_function_arn and no "
+                "INCUMBENT_TARGET; set INCUMBENT_TARGET there (the next message of the key finds them)"
             )
         if self._memory.paused(orphan, self._now_ms):
             return "paused", None
@@ -167,7 +167,7 @@ class _Pass:
         self.tried.append(orphan)
         try:
             self._waker(Wake(key=orphan.key, ticket=None, target=target))
-        except Exception as error:  # noqa: BLE001 - a waker may be anybody's, and one that fails must not stop the others
+        except Exception as error:  # noqa: BLE001 - a user's waker may raise anything, and must not stop the others
             self._failed[target] += 1
             return "failed", f"{type(error).__name__}: {error}"
         self._woken[target] += 1
@@ -183,24 +183,24 @@ def sweep(
     observers: Sequence[Observer] = (log_fact,),
     clock: Clock = SYSTEM_CLOCK,
 ) -> Swept:
-    """Wake the targets of orphans: at most ``limit``, and none once ``budget_ms`` have passed.
+    """Wake the targets of orphans: at most ``limit``, and none once ``budget_ms`` milliseconds have passed.
 
-    A target is the function as it was invoked, alias included, kept with its key. It gets a resume event without a
-    ticket: it claims the key if that is still free and something is due, and else ends quietly. So several sweepers at
+    A target is the function as it was invoked, alias included, stored with its key. It gets a resume event without a
+    ticket: it claims the key if that is still free and a message is due, and else ends quietly. So several sweepers at
     once do no harm, nor does one that wakes twice.
 
-    Targets take turns, each with its oldest key first, so that one target's thousands do not hide another's one. This
-    process remembers what its earlier passes over the same ``mailbox`` woke. A target none of whose keys has made
-    progress since is tried again in the next pass, then after 1, 2, 4, 8 and then every 15 minutes, with a tenth of
-    ``limit``; so is a single key of any other target. A target whose wakes fail three times in a pass, and never work
-    in it, gets no more of that pass.
+    Targets take turns, each with its oldest key first, so that thousands of keys of one target do not hide another
+    target's only key. This process remembers what its earlier passes over the same ``mailbox`` woke. A target none of
+    whose keys has made progress since is tried again in the next pass, then after 1, 2, 4, 8 and then every 15 minutes,
+    with a tenth of ``limit``; a single key of any other target is tried again at the same intervals. A target whose
+    wakes fail three times in a pass, and never work in it, gets no further wakes in that pass.
 
-    Observers are told of each orphan, with the first error of each target, and of the end of the pass (``swept``)
-    whatever it found. Raises what ``orphans`` raises; ``StoredFormatUnknown``, which stands for a few keys only, after
-    all others were served.
+    Observers get a fact for each orphan, with the first error of each target, and one for the end of the pass
+    (``swept``), even if it found nothing. Raises what ``orphans`` raises; ``StoredFormatUnknown``, which concerns a few
+    keys only, is raised after all others were served.
 
-    Does not guarantee that the woken function makes progress. Watch the age of the oldest orphan: it grows if nothing
-    helps.
+    Does not guarantee that the woken function makes progress. Watch the age of the oldest orphan: it grows while a
+    function makes no progress.
     """
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise ConfigurationError(f"limit is {limit!r}; allowed are whole numbers from 1 to {MOST:,}")
@@ -211,7 +211,7 @@ def sweep(
     unread: StoredFormatUnknown | None = None
     try:
         for orphan in mailbox.orphans(limit * LOOK_AHEAD):
-            listed.append(orphan)  # noqa: PERF402 - what came before an error counts
+            listed.append(orphan)  # noqa: PERF402 - keep the orphans listed before an error
     except StoredFormatUnknown as cause:
         unread = cause
     now_ms = clock.now().wall_ms
@@ -239,7 +239,7 @@ def sweep(
 
 
 def _memory(mailbox: Mailbox) -> _Memory:
-    """What is remembered of the passes over this very mailbox; nothing of one that cannot be remembered."""
+    """Return the memory of earlier passes over this mailbox; an empty one if the mailbox is not hashable."""
     try:
         with _REMEMBERING:
             return _MEMORIES.setdefault(mailbox, _Memory())

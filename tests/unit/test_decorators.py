@@ -145,14 +145,14 @@ def plain(event: Any, context: Any) -> None:
         ({"key": ""}, "non-empty text or a callable"),
         ({"key": 7}, "non-empty text or a callable"),
         ({"key": b"k"}, "non-empty text or a callable"),
-        ({"key_jmespath": ""}, "no JMESPath expression"),
-        ({"key_jmespath": "a["}, "no JMESPath expression"),
-        ({"key_jmespath": 7}, "no JMESPath expression"),
+        ({"key_jmespath": ""}, "not a JMESPath expression"),
+        ({"key_jmespath": "a["}, "not a JMESPath expression"),
+        ({"key_jmespath": 7}, "not a JMESPath expression"),
         ({"key_jmespath": "powertool_json(body).id"}, "calls powertool_json"),
         ({"key_jmespath": "a.b[?c == lower(d)] | [0]"}, "calls lower"),
         ({"key": "k", "message_id": len, "message_id_jmespath": "id"}, "not both"),
         ({"key": "k", "message_id": "id"}, "give a callable"),
-        ({"key": "k", "message_id_jmespath": "id["}, "no JMESPath expression"),
+        ({"key": "k", "message_id_jmespath": "id["}, "not a JMESPath expression"),
         ({"key": "k", "keyspace": "a/b"}, "without a slash"),
         ({"key": "k", "keyspace": 7}, "without a slash"),
         ({"key": "k", "store": "body"}, "store is 'body'"),
@@ -646,7 +646,7 @@ def test_disabled_function_that_is_woken_says_that_its_messages_wait(
         assert (
             shop.handler()(Wake(key="shop/a", ticket=None, target=None).to_event(), shop.context())["status"] == "idle"
         )
-    assert "'shop/a' waits until it is not" in caplog.text
+    assert "'shop/a' wait until it is unset" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["", " ", "0", "false", "False", "no", " off"])
@@ -842,7 +842,7 @@ def test_busy_under_reject_is_an_error_of_its_source(shop: Shop) -> None:
     """It says which key, and that the source keeps its event."""
     # H50: error message hides which key was meant: Powertools #6308.
     shop.occupy()
-    with pytest.raises(LeaseBusy, match="'a' is owned by another invocation") as error:
+    with pytest.raises(LeaseBusy, match="another invocation owns key 'a'") as error:
         shop.handler(when_busy="reject")({"k": "a"}, shop.context())
     assert error.value.key == "a"
     assert shop.peek() == []

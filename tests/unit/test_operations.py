@@ -223,8 +223,9 @@ def leave(hand: Hand, key: str, target: str | None = ARN) -> None:
 
 
 UNTARGETED = (
-    "orders/b  1 message for 5 s  untargeted: no target is recorded: whoever stores its messages has no "
-    "invoked_function_arn and no INCUMBENT_TARGET; the next message of the key finds them"
+    "orders/b  1 message for 5 s  untargeted: no target is recorded: the function that stores its messages has no "
+    "invoked_function_arn and no INCUMBENT_TARGET; set INCUMBENT_TARGET there (the next message of the key "
+    "finds them)"
 )
 
 

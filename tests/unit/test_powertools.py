@@ -833,7 +833,7 @@ class TestWrongOrder:
         """The error says which of the two stands where, every time."""
         handler = outer(inner)
         for _ in range(2):
-            with pytest.raises(ConfigurationError, match=f"@leased stands above {named}"):
+            with pytest.raises(ConfigurationError, match=f"put @leased above {named}"):
                 handler(event(), context(clock))
         assert ran == []
         assert provider.peek(KEY) == ()
@@ -883,9 +883,7 @@ class TestWrongOrder:
 
     def test_a_model_given_by_hand_is_refused(self, inner: Any, ran: list[object]) -> None:
         """Not as an event without a key, which would blame the event."""
-        with pytest.raises(
-            ConfigurationError, match=r"the event is a Order, but what is stored must be the JSON event"
-        ):
+        with pytest.raises(ConfigurationError, match=r"the event is a Order, but the mailbox stores the JSON event"):
             inner(Order(order_id="order-1", text="hello"), None)
         assert ran == []
 

@@ -65,7 +65,7 @@ def test_caller_with_a_shape_of_its_own_is_refused_without_on_busy(
 ) -> None:
     """Before anything is asked, and not only when the key is busy."""
     handler = shop.handler(key="a", key_jmespath=None, when_busy=when_busy)
-    with pytest.raises(ConfigurationError, match=r"waits for an answer in a shape of its own.*on_busy="):
+    with pytest.raises(ConfigurationError, match=r"waits for an answer in its own shape.*on_busy="):
         handler(row["event"], shop.context())
     apply = leased_function(key="a", keyspace="shop", provider=shop.store)(one)
     with pytest.raises(ConfigurationError, match="on_busy="):
