@@ -19,6 +19,7 @@ from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
 from incumbent.providers import from_env
 from incumbent.rules import shared
+from incumbent.tries import search_until
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
 from incumbent.wakers import LambdaWaker, Wake, Waker
@@ -185,6 +186,9 @@ def sweep(
 ) -> Swept:
     """Wake the targets of orphans: at most ``limit``, and none once ``budget_ms`` milliseconds have passed.
 
+    Half of ``budget_ms`` is for finding them. Where that is not enough, as in a Redis with many keys, the pass serves
+    what it found, and this process's next pass continues the search there.
+
     A target is the function as it was invoked, alias included, stored with its key. It gets a resume event without a
     ticket: it claims the key if that is still free and a message is due, and else ends quietly. So several sweepers at
     once do no harm, nor does one that wakes twice.
@@ -209,14 +213,19 @@ def sweep(
     began = clock.now()
     listed: list[Orphan] = []
     unread: StoredFormatUnknown | None = None
+    found_by = None if budget_ms is None else began.plus(budget_ms // 2)
     try:
-        for orphan in mailbox.orphans(limit * LOOK_AHEAD):
-            listed.append(orphan)  # noqa: PERF402 - keep the orphans listed before an error
+        with search_until(found_by):
+            for orphan in mailbox.orphans(limit * LOOK_AHEAD):
+                listed.append(orphan)
+                if found_by is not None and clock.now().until(found_by) <= 0:
+                    break
     except StoredFormatUnknown as cause:
         unread = cause
+    in_time = found_by is None or clock.now().until(found_by) > 0
     now_ms = clock.now().wall_ms
     memory = _memory(mailbox)
-    memory.compare(listed, now_ms, complete=len(listed) < limit * LOOK_AHEAD)
+    memory.compare(listed, now_ms, complete=in_time and len(listed) < limit * LOOK_AHEAD)
     this = _Pass(waker, memory, listed, limit=limit, now_ms=now_ms)
     for orphan in shared(sorted(listed, key=memory.times)):
         over = budget_ms is not None and began.until(clock.now()) >= budget_ms

@@ -30,6 +30,7 @@ LONGEST_BUDGET_MS = 3_000
 SHORTEST_BUDGET_MS = 250
 
 _WORTH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_worth_until", default=None)
+_SEARCH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_search_until", default=None)
 
 
 def wait_ms(ttl_ms: int | None = None) -> int:
@@ -74,6 +75,26 @@ def worth_until(moment: Moment) -> Iterator[None]:
         yield
     finally:
         _WORTH_UNTIL.reset(before)
+
+
+@contextmanager
+def search_until(moment: Moment | None) -> Iterator[None]:
+    """Within it, a listing that has to search the whole store ends soon after ``moment``, with what it has found.
+
+    ``None`` is for a search that may take its time. The sweeper so keeps time for its wakes, through a contract that
+    has no argument for it. The same provider's next listing goes on where this one has stopped.
+    """
+    before = _SEARCH_UNTIL.set(moment)
+    try:
+        yield
+    finally:
+        _SEARCH_UNTIL.reset(before)
+
+
+def search_is_over(clock: Clock) -> bool:
+    """Whether a listing has searched for as long as it may."""
+    until = _SEARCH_UNTIL.get()
+    return until is not None and clock.now().until(until) <= 0
 
 
 def ask(

@@ -50,6 +50,7 @@ from incumbent.providers.redis.permissions import SCRIPTS_RUN, acl_rules
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import ValkeyServer
+from incumbent.tries import search_until
 from incumbent.values import (
     Busy,
     Claimed,
@@ -1222,6 +1223,22 @@ class TestRequests:
         commands = [words[0] for words in box.client.sent]
         assert set(commands) == {"SCAN", "EVALSHA"}
         assert commands.count("EVALSHA") == 30
+
+    def test_search_that_takes_too_long_ends_and_goes_on_the_next_time(self, box: Box) -> None:
+        """M8: a sweep has time for its wakes, and after a few passes every key was found."""
+        for number in range(450):  # with their companions more than one SCAN looks at
+            box.other.claim(f"k{number}", "T", TTL_MS, message(), as_ticket=True)
+            box.other.release_lease(f"k{number}", "T")
+        clock, counts, found = SYSTEM_CLOCK, list[int](), set[str]()
+        while len(found) < 450 and len(counts) < 1_000:
+            with search_until(clock.now()):
+                orphans = [orphan.key for orphan in box.provider.orphans(EVERYTHING)]
+            counts.append(len(orphans))
+            found.update(orphans)
+        assert len(found) == 450
+        assert max(counts) < 450
+        with search_until(clock.now().plus(60_000)):
+            assert len(list(box.provider.orphans(EVERYTHING))) == 450
 
 
 # --- errors

@@ -162,6 +162,20 @@ def test_no_wake_is_sent_after_the_budget(clock: FakeClock) -> None:
     assert swept(listing, waker, budget_ms=0, clock=clock).woken == 0
 
 
+def test_search_leaves_time_for_the_wakes(clock: FakeClock) -> None:
+    """However many there are: half of the budget is for finding them."""
+
+    class Slow(Listing):
+        def orphans(self, limit: int) -> Iterable[Orphan]:
+            for each in super().orphans(limit):
+                clock.advance(100)
+                yield each
+
+    waker = RecordingWaker()
+    found = swept(Slow(orphan(number) for number in range(100)), waker, budget_ms=1_000, clock=clock)
+    assert (found.found, found.woken, found.left) == (5, 5, 0)
+
+
 def test_pass_is_told_whatever_it_found() -> None:
     """That the sweeper ran, how many orphans there were, and the age of the oldest: what an alarm needs."""
     facts = Facts()

@@ -16,6 +16,7 @@ from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, contended, in
 from incumbent.providers.dynamodb.table import Answer, Call, item_full
 from incumbent.providers.full import redrive_full
 from incumbent.rules import Stored
+from incumbent.tries import search_is_over
 from incumbent.values import DeadLetter, Orphan
 
 _AT_ONCE = 50
@@ -266,6 +267,8 @@ class _Listing:
         for since_ms, pk, target in _candidates(steps, self._now_ms):
             self._unread.setdefault(target, deque()).append((since_ms, pk))
             self._found.setdefault(target, [])
+            if search_is_over(steps.clock):
+                break
 
     @property
     def targets(self) -> list[str]:

@@ -15,7 +15,7 @@ from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.full import mailbox_full, redrive_full
 from incumbent.providers.redis.names import Names
-from incumbent.providers.redis.server import REPEATED, Client, Server, is_odd_record
+from incumbent.providers.redis.server import REPEATED, Client, Place, Server, is_odd_record
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.rules import BEYOND, MOST_STORED, shared
 from incumbent.validation import (
@@ -98,6 +98,7 @@ class RedisProvider:
         self._names = Names(key_prefix)
         self._server = Server(url=url, client=client, clock=clock, password=password)
         self._fences = _Fences()
+        self._sought = Place()
 
     def close(self) -> None:
         """Close the connections that the provider has opened itself. A later call opens them again."""
@@ -411,7 +412,7 @@ class RedisProvider:
         return tuple(messages)
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
-        """M8. SCAN finds the keys, and each is asked by one request more.
+        """M8. SCAN finds the keys, and each is asked by one request more: oldest first of those that it has time for.
 
         A key whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others.
         """
@@ -421,7 +422,7 @@ class RedisProvider:
         found: list[tuple[int, str, str | None, int]] = []
         now = 0
         skipped: list[IncumbentError] = []
-        for key in self._keys_with("mail", call="orphans"):
+        for key in self._keys_with("mail", call="orphans", place=self._sought):
             answer = self._read("orphan", key, skipped, call="orphans")
             if answer is None:
                 continue
@@ -562,9 +563,9 @@ class RedisProvider:
             )
         return answer
 
-    def _keys_with(self, companion: str, *, call: str) -> Iterator[str]:
+    def _keys_with(self, companion: str, *, call: str, place: Place | None = None) -> Iterator[str]:
         """Find the keys that have this companion."""
-        for name in self._server.scan(self._names.pattern(companion), call=call):
+        for name in self._server.scan(self._names.pattern(companion), call=call, place=place):
             key = self._names.key_of(name, companion)
             if key is not None:
                 yield key

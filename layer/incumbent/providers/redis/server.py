@@ -42,7 +42,7 @@ from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
 from incumbent.providers.redis.permissions import acl_rules
 from incumbent.providers.secrets import SecretPassword
-from incumbent.tries import ask, check_wait, wait_ms
+from incumbent.tries import ask, check_wait, search_is_over, wait_ms
 from incumbent.validation import shown
 
 if TYPE_CHECKING:
@@ -164,14 +164,21 @@ class Server:
         """Refuse a ttl that is shorter than the wait that somebody has set."""
         check_wait(self._set_wait_ms, ttl_ms, advice=_SHORTER_WAIT)
 
-    def scan(self, pattern: str, *, call: str) -> Iterator[bytes]:
+    def scan(self, pattern: str, *, call: str, place: "Place | None" = None) -> Iterator[bytes]:
         """Find names by SCAN on every primary, each once; never blocks the server for long.
 
-        A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``.
+        A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``. ``place`` is where to
+        begin, and where the search has stopped when it took too long (`incumbent.tries.search_until`).
         """
+        place = place or Place()
         seen: set[bytes] = set()
-        for node in self._ask(lambda *_: _primaries(self._reach()), call=call, key=pattern):
-            cursor = 0
+        nodes = list(enumerate(self._ask(lambda *_: _primaries(self._reach()), call=call, key=pattern)))
+        begins = place.node % len(nodes)
+        rounds = nodes[begins:] + nodes[:begins]
+        if place.cursor:
+            rounds.append(nodes[begins])  # for what lies before the place
+        for number, node in rounds:
+            cursor, place.cursor = place.cursor, 0
             while True:
                 words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
                 cursor, names = self._ask(
@@ -183,8 +190,12 @@ class Server:
                     if name not in seen:
                         seen.add(name)
                         yield name
+                if search_is_over(self._clock):
+                    place.node, place.cursor = (number, cursor) if cursor else ((number + 1) % len(nodes), 0)
+                    return
                 if not cursor:
                     break
+        place.node = 0
 
     def close(self) -> None:
         """Close the connections, if they are ours; a later call opens them again."""
@@ -279,6 +290,14 @@ def _twin(error: Exception) -> Exception:
         if isinstance(twin, type) and issubclass(twin, (RedisError, RedisClusterException)):
             return twin(*error.args)
     return RedisError(*error.args)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a search of all keys has stopped: at which primary, with which cursor."""
+
+    node: int = 0
+    cursor: int = 0
 
 
 def _primaries(client: Any) -> list[Any]:
