@@ -44,7 +44,8 @@ M3   Promised: a message is promised from the moment a caller was told that it i
      before the answer. The message leaves when it is handled or dead or, while not promised, when its own invocation
      reports its failure (``dropped``). Under ``on_error="block"``, a message that its source will deliver again is
      reported as ``failed``.
-M4   Order: due messages are delivered oldest first per key, in the order they were stored.
+M4   Order: due messages are delivered oldest first per key, in the order they were stored. A message that died with
+     its run goes to the end (M6: failure).
 M5   Once per id: an id that waits, runs, was handled or died within the window is not stored twice. The event stored
      first under an id is the one that runs, promised or not. The window is bounded in time (an hour by default) and
      in number (the last 256 of a key).
@@ -52,6 +53,10 @@ M6   Failure: a delivery is counted in the step that gives the message to a run.
      again after a growing pause; later ones skip ahead or are blocked (blocking keeps their order only if the failed
      one stays, M3: promised). After ``max_attempts`` deliveries it is a dead letter. A message whose body cannot be
      read is a dead letter as soon as it is given to a tenure, its text kept; ``take`` leaves it to the next tenure.
+     A message that was given to a tenure which ended without settling it (by expiry, release, transfer, or a settle
+     that does not name it) died with its run. It pauses like one that failed, from when strangers may own the key
+     (R3), and goes behind all that is stored when the next tenure begins, its claim's own message included. Where
+     a paused message blocks later ones, it keeps its place.
 M7   Limits: ``max_pending`` bounds what is routed. A call that finds the key free stores its message and owns the key
      even when the mailbox is full, until 100 messages more are stored; then it can own the key without a message. No
      key stores more than 1,100: a redrive beyond is refused. A store may have less room (DynamoDB: 400 KB).
@@ -180,8 +185,9 @@ class Mailbox(Protocol):
         ``handled``: removed. ``failed``: due again after a pause, or a dead letter (M6), at once if ``final``.
         ``dropped``: the caller's own event, whose source is told of the failure; it is removed unless it is promised
         (M3), and counts as failed then. ``deferred``: these keep their place, promised, and their delivery to this run
-        is not counted. A message that is not named stays, as after a crash. With neither ``next_owner`` nor ``ticket``
-        the key is freed whatever waits (M8: orphans). The answer's ``buried`` lists what moved to the dead letters.
+        is not counted. What the run was given and is not named has died with it (M6). With neither ``next_owner`` nor
+        ``ticket`` the key is freed whatever waits (M8: orphans). The answer's ``buried`` lists what moved to the dead
+        letters.
 
         Raises ``LeaseLost`` when the caller's lease is over; then nothing was settled (R3).
         """

@@ -9,11 +9,12 @@ How a message goes through a key::
 
     claim/routed ──> due ──grant/take──> given to a tenure ──settle──> handled
                       ^                        │
-                      └──── pause, deferred <──┤ failed              ──> dead (out of attempts)
+                      └──── pause, deferred <──┤ failed, died        ──> dead (out of attempts)
                                                └ dropped, not promised ──> gone, with a trace (M3)
 
 A *tenure* is the time from one grant to the next; its fence is its name. A message is given to a tenure when it is
-counted as delivered in it; the next tenure knows by the older fence that it was not finished.
+counted as delivered in it. What a tenure was given and did not settle, its run died with: the next grant ends that run,
+and until then the message counts as if it had. So no message was ever given to a tenure before the last.
 """
 
 from collections import Counter
@@ -83,7 +84,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
-    """All that is known of one key."""
+    """All that is known of one key.
+
+    ``block`` and ``pauses_ms`` are the policy of the last claim that owned it, or of the last settle since: what ends a
+    run need not know the policy.
+    """
 
     owner: str | None = None
     expires_ms: int = 0
@@ -94,6 +99,7 @@ class KeyState:
     dead: tuple[Dead, ...] = ()
     left: Left | None = None
     block: bool = False
+    pauses_ms: tuple[int, ...] = ()
     origin: Origin | None = None
 
 
@@ -161,11 +167,14 @@ def owned_by(state: KeyState, owner: str, now_ms: int, fence: int | None = None)
     return state.owner == owner and now_ms < state.expires_ms and (fence is None or fence == state.fence)
 
 
-def due(state: KeyState, now_ms: int) -> list[Stored]:
-    """Messages that are due and not given to the present tenure, oldest first; blocked ones are not due (M6)."""
+def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
+    """Messages that are due and not given to the live tenure, oldest first; blocked ones are not due (M6)."""
+    live = owned(state, now_ms, skew_ms)
+    if not live:
+        state = _end_runs(state, now_ms, skew_ms)
     found: list[Stored] = []
     for message in state.mail:
-        if state.owner is not None and message.given == state.fence:
+        if live and message.given == state.fence:
             continue
         if message.due_ms <= now_ms:
             found.append(message)
@@ -195,12 +204,10 @@ def orphaned_since(state: KeyState, now_ms: int, skew_ms: int = 0) -> int | None
     """Since when due messages have had no live owner (M8); ``None`` if there are none or there is one."""
     if owned(state, now_ms, skew_ms):
         return None
-    free = replace(state, owner=None)
-    waiting = due(free, now_ms)
+    waiting = due(state, now_ms, skew_ms)
     if not waiting:
         return None
-    free_since_ms = state.expires_ms + (skew_ms if state.owner is not None else 0)
-    return max(free_since_ms, min(max(message.due_ms, message.stored_ms) for message in waiting))
+    return max(_ended_ms(state, skew_ms), min(max(message.due_ms, message.stored_ms) for message in waiting))
 
 
 def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
@@ -215,10 +222,10 @@ def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
 # --- parts of a step
 
 
-def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int) -> KeyState:
-    """Start a tenure: a new fence, greater than any before and not behind the clock (R7)."""
+def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int = 0) -> KeyState:
+    """Start a tenure: a new fence, greater than any before and not behind the clock (R7); earlier runs are over."""
     return replace(
-        state,
+        _end_runs(state, now_ms, skew_ms),
         owner=owner,
         fence=max(state.fence + 1, now_ms * 1_000),
         expires_ms=now_ms + ttl_ms,
@@ -230,6 +237,59 @@ def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int) -> KeyState:
 def _free(state: KeyState, now_ms: int, left: Left) -> KeyState:
     """End a tenure on purpose: the key is free from now on."""
     return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, left=left)
+
+
+def _ended_ms(state: KeyState, skew_ms: int) -> int:
+    """When the tenure ended, or will unless it is renewed, for strangers (R3)."""
+    return state.expires_ms + (skew_ms if state.owner is not None else 0)
+
+
+def _end_runs(state: KeyState, now_ms: int, skew_ms: int = 0) -> KeyState:
+    """Take back what the last tenure was given and did not settle: its run died with it, or dies now (M6).
+
+    Such a message pauses as if it had failed when the tenure ended, and goes behind all that wait; where paused
+    messages block, it keeps its place.
+    """
+    if not any(message.given for message in state.mail):
+        return state
+    ended_ms = min(now_ms, _ended_ms(state, skew_ms))
+    kept: list[Stored] = []
+    behind: list[Stored] = []
+    for message in state.mail:
+        if not message.given:
+            kept.append(message)
+            continue
+        died = replace(message, given=0, due_ms=ended_ms + _pause_ms(state.pauses_ms, message.attempts))
+        (kept if state.block else behind).append(died)
+    return replace(state, mail=(*kept, *behind))
+
+
+def _pause_ms(pauses_ms: Sequence[int], attempts: int) -> int:
+    """The pause after that many deliveries; none where no policy was noted yet."""
+    return pauses_ms[min(max(attempts, 1), len(pauses_ms)) - 1] if pauses_ms else 0
+
+
+def kept_pauses(policy: Policy) -> tuple[int, ...]:
+    """The pauses that are noted with a key: as many as there can be."""
+    return policy.pauses_ms[: policy.max_attempts]
+
+
+def _note(state: KeyState, policy: Policy) -> KeyState:
+    """Note with the key what ends its runs."""
+    return replace(state, block=policy.on_error == "block", pauses_ms=kept_pauses(policy))
+
+
+def _running(state: KeyState) -> list[str]:
+    """The ids of what the last tenure was given and did not settle yet."""
+    return [message.id for message in state.mail if message.given]
+
+
+def _bury_spent(state: KeyState, ids: Sequence[str], now_ms: int, max_attempts: int) -> KeyState:
+    """Bury those whose run died and that are out of attempts: they need not pause first (M6)."""
+    for message in state.mail:
+        if message.id in ids and message.attempts >= max_attempts:
+            state = _bury(state, message, now_ms)
+    return state
 
 
 def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
@@ -316,7 +376,7 @@ def acquire(state: KeyState, now_ms: int, owner: str, ttl_ms: int, skew_ms: int 
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
         again = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))  # R4: never forward
         return again, _granted(again, now_ms)
-    new = _grant(state, owner, now_ms, ttl_ms)
+    new = _grant(state, owner, now_ms, ttl_ms, skew_ms)
     return new, _granted(new, now_ms)
 
 
@@ -392,9 +452,9 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         redeems = ticket is not None and state.owner == ticket  # M9
         if live and not redeems:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
-        if not live and not due(replace(state, owner=None), now_ms):
+        if not live and not _has_work(state, now_ms, policy, skew_ms):
             return state, "nothing due"
-        return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket)
+        return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, skew_ms=skew_ms)
 
     for trace in reversed(state.ended):  # (2) handled or dead within the window; the latest counts
         if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
@@ -414,7 +474,17 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return promised, Known(state="running" if running else "waiting", owner=state.owner)
         # (4) it waits and nobody owns: now this caller's
         mine = _change(state, [message.id], lambda m: replace(m, by=owner, promised=m.promised or as_ticket))
-        return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=stored)
+        return _own(
+            mine,
+            now_ms,
+            owner,
+            ttl_ms,
+            policy=policy,
+            origin=origin,
+            as_ticket=as_ticket,
+            skew_ms=skew_ms,
+            wanted=stored,
+        )
     if live:  # (5) stored behind an owner
         if not route:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
@@ -425,10 +495,21 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     # (5) stored and owned, though the mailbox is full, unless it would only wait behind a message that blocks (M7)
     if len(state.mail) >= policy.max_pending + BEYOND:
         return state, "full"
-    if len(state.mail) >= policy.max_pending and not as_ticket and _is_blocked(state, now_ms, policy):
+    bounded = len(state.mail) >= policy.max_pending and policy.on_error == "block" and not as_ticket
+    if bounded and not _has_work(state, now_ms, policy, skew_ms):
         return state, "full"
     mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
-    return _own(mine, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, wanted=message)
+    return _own(
+        mine,
+        now_ms,
+        owner,
+        ttl_ms,
+        policy=policy,
+        origin=origin,
+        as_ticket=as_ticket,
+        skew_ms=skew_ms,
+        wanted=message,
+    )
 
 
 def described(known: Origin | None, origin: Origin | None) -> Origin | None:
@@ -451,9 +532,12 @@ def _with_target(state: KeyState, origin: Origin | None) -> KeyState:
     return replace(state, origin=replace(known, keyspace=known.keyspace or origin.keyspace, target=origin.target))
 
 
-def _is_blocked(state: KeyState, now_ms: int, policy: Policy) -> bool:
-    """Whether who finds the key free would have nothing to run, since a paused message blocks all others (M6)."""
-    return policy.on_error == "block" and not due(replace(state, owner=None, block=True), now_ms)
+def _has_work(state: KeyState, now_ms: int, policy: Policy, skew_ms: int) -> bool:
+    """Whether the next owner of a free key has something to run among what is stored, or at least to bury (M6)."""
+    running = _running(state)
+    ended = _end_runs(_note(state, policy), now_ms, skew_ms)
+    spent = any(message.id in running and message.attempts >= policy.max_attempts for message in ended.mail)
+    return spent or bool(due(ended, now_ms, skew_ms))
 
 
 def _claim_again(
@@ -479,16 +563,19 @@ def _own(
     policy: Policy,
     origin: Origin | None,
     as_ticket: bool,
+    skew_ms: int,
     wanted: Stored | None = None,
 ) -> tuple[KeyState, Granted | Accepted | Known | Nothing]:
     """Grant the key and give its oldest due message to the new owner; a ticket is given none (M6).
 
     ``wanted`` is the caller's own message, as it stood before.
     """
-    blocks = policy.on_error == "block"
-    new = replace(_grant(state, owner, now_ms, ttl_ms), block=blocks, origin=described(state.origin, origin))
+    running = _running(state)
+    granted = _grant(_note(state, policy), owner, now_ms, ttl_ms, skew_ms)
+    new = replace(granted, origin=described(state.origin, origin))
     if as_ticket:
         return new, _granted(new, now_ms)
+    new = _bury_spent(new, running, now_ms, policy.max_attempts)
     new = _deliver(new, now_ms, policy.max_attempts)
     if given(new):
         return new, _granted(new, now_ms)
@@ -537,10 +624,11 @@ def settle(
         elif message.id in failures:  # M3: what is promised, even meanwhile, is ours to retry
             state = _fail(state, message, failures[message.id], now_ms, policy)
     state = _forget(_put_back(state, deferred), now_ms, policy.window_ms)
-    state = replace(state, block=policy.on_error == "block")
+    running = _running(state)  # and not named: as after a crash
+    state = _bury_spent(_end_runs(_note(state, policy), now_ms), running, now_ms, policy.max_attempts)
 
     settled = Left(how="settled", owner=owner, successor=None, fence=state.fence)
-    if successor is None or not due(replace(state, owner=None), now_ms):
+    if successor is None or not due(state, now_ms):
         return _free(state, now_ms, settled), Freed(left=len(state.mail))
     new = _grant(state, successor, now_ms, ttl_ms)
     if ticket is not None:

@@ -71,15 +71,17 @@ def test_retry_that_comes_while_the_dead_owner_still_holds_the_key_is_promised(s
 
 
 def test_message_that_kills_its_process_holds_nobody_up(start: Start, store: Store) -> None:
-    """After its attempts it is a dead letter and told as one; those behind it run once each, in order (M6)."""
+    """Those behind it run before it comes again, once each, in order; after its attempts it is a dead letter (M6)."""
     # H43: SQS FIFO users; Azure entities #2228.
     line = start(template=RECOVERY, concurrency=2)
-    give(line, "PoisonFunction", "m1", poison="kills")
+    give(line, "PoisonFunction", "m1", poison="kills", behind="3")
     for message_id in ("m2", "m3", "m4"):
         give(line, "PoisonFunction", message_id)
 
-    sweep_until(line, lambda: len(line.ran()) == 3)
+    sweep_until(line, lambda: any(fact.fact == "dead" for fact in line.facts))
 
+    began = [fact.message_ids for fact in line.facts if fact.fact == "run_started"]
+    assert began == [("m1",), ("m2",), ("m3",), ("m4",), ("m1",)]
     assert line.ran() == [("m2",), ("m3",), ("m4",)]
     assert [fact.message_ids for fact in line.facts if fact.fact == "dead"] == [("m1",)]
     assert [each.text for each in line.cloud.logs if each.text.startswith("buried")] == ["buried m1 after 2"]

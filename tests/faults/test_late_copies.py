@@ -264,8 +264,8 @@ class TestLateSettles:
     def test_late_redrive_puts_nothing_back_twice(self, store: Store) -> None:
         """M6: not even after it was handled."""
         provider, other = store.provider(), store.bare()
-        for step in (claim("A", 1), release("A")):
-            step(other)
+        claim("A", 1)(other)
+        settle("A", failed=[failure(1, 0)])(other)
         for number in range(4):
             assert isinstance(claim(f"B{number}", None)(other), Claimed)
             settle(f"B{number}", failed=[failure(1, 0)])(other)

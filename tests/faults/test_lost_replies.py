@@ -251,7 +251,7 @@ class TestOvertaken:
         store.network.next(LoseRequest(meanwhile=overtake))
         with pytest.raises(LeaseUnavailable):
             settle("A", handled=["m1"])(provider)
-        assert [each.id for each in other.peek(KEY)] == ["m1", "m2"]
+        assert [each.id for each in other.peek(KEY)] == ["m2", "m1"]
         assert other.get_lease_owner(KEY) == "B"
 
     def test_transfer_whose_successor_has_gone_on_does_not_know(self, store: Store) -> None:

@@ -138,9 +138,7 @@ class History:
         ids = [message.id for message in after.mail]
         if len(set(ids)) < len(ids):
             raise Violation(f"M5: {intent} leaves an id twice in the mailbox: {ids}")
-        kept = [message_id for message_id in stood if message_id in set(ids)]
-        if [message_id for message_id in ids if message_id in stood] != kept:
-            raise Violation(f"M4: {intent} changes the order from {list(stood)} to {ids}")
+        self._order(intent, before, after)
         for message in after.mail:
             if message.id not in stood:
                 self._came(intent, message)
@@ -149,6 +147,21 @@ class History:
         for message in before.mail:
             if message.id not in set(ids):
                 self._left(intent, message, before, after)
+
+    @staticmethod
+    def _order(intent: Intent, before: KeyState, after: KeyState) -> None:
+        """M4: all keep their order, but for what died with its run (M6), which goes behind the others."""
+        now = {message.id: message.given for message in after.mail}
+        over = {message.id for message in before.mail if message.given and now.get(message.id) != message.given}
+        goes_on = (after.owner, after.fence) == (before.owner, before.fence)
+        moves = set() if after.block or goes_on else over
+        kept = [message.id for message in before.mail if message.id in now and message.id not in moves]
+        known = {message.id for message in before.mail} - moves
+        if [message_id for message_id in now if message_id in known] != kept:
+            raise Violation(f"M4: {intent} changes the order from {[each.id for each in before.mail]} to {list(now)}")
+        stale = [message_id for message_id, given in now.items() if given not in (0, after.fence)]
+        if stale:
+            raise Violation(f"M6: after {intent} an earlier tenure still runs {stale}")
 
     @staticmethod
     def _counted(intent: Intent, before: Stored, after: Stored, state: KeyState) -> None:

@@ -89,7 +89,7 @@ MUTANTS = (
     Mutant(
         "promise: a duplicate is answered for and not marked (M3)",
         RULES_PY,
-        "            promised = _change(state, [message.id], lambda m: replace(m, promised=True))",
+        "            promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)",
         "            promised = state",
         (MEMORY,),
     ),
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "fullown: a full mailbox refuses who could empty it (M7)",
         RULES_PY,
-        "    if len(state.mail) >= policy.max_pending and not as_ticket and _is_blocked(state, now_ms, policy):",
+        "    if bounded and not _has_work(state, now_ms, policy, skew_ms):",
         "    if len(state.mail) >= policy.max_pending:",
         (MEMORY,),
     ),
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "a settle frees the key whatever waits (M2)",
         RULES_PY,
-        "    if successor is None or not due(replace(state, owner=None), now_ms):",
+        "    if successor is None or not due(state, now_ms):",
         "    if True:",
         (MEMORY,),
     ),
@@ -295,8 +295,8 @@ MUTANTS = (
     Mutant(
         "a close does not look whether something came (M2)",
         UPDATES,
-        "        if self._added or self._empties or (self._freed and (self.closes or self._hides(now_ms))):\n",
-        "        if self._added or self._empties:\n",
+        "        if self._added or self._empties or self._ends_a_run or closes:\n",
+        "        if self._added or self._empties or self._ends_a_run:\n",
         (DYNAMODB, MOTO),
     ),
     Mutant(
@@ -317,8 +317,8 @@ MUTANTS = (
     Mutant(
         "the list is removed as a whole, whatever has come to it (M3)",
         UPDATES,
-        "        if self._added or self._empties or (",
-        "        if self._added or (",
+        "        if self._added or self._empties or self._ends_a_run or closes:\n",
+        "        if self._added or self._ends_a_run or closes:\n",
         (INTERLEAVINGS,),
     ),
     Mutant(

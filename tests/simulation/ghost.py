@@ -153,6 +153,7 @@ class Ghost:
                     self._broken(
                         "M6", f"{message.id} is out of attempts, or pauses, and is given: {state_in_short(after)}"
                     )
+                self._ended(before, message.id, now_ms)
                 if passed or (paused and after.block):
                     self._broken("M4", f"{message.id} goes ahead of older messages: {state_in_short(after)}")
             elif message.attempts < counts.get(message.id, (0, 0))[0] and counts[message.id][1] != before.fence:
@@ -162,6 +163,14 @@ class Ghost:
             if not is_given and message.due_ms <= now_ms:
                 passed = True
             paused = paused or (not is_given and message.due_ms > now_ms)
+
+    def _ended(self, before: KeyState, message_id: str, now_ms: int) -> None:
+        """M6: what died with its run is given again after a pause; the giver's clock may be ahead by the skew."""
+        for message in before.mail:
+            if message.id == message_id and message.given:
+                due_ms = min(now_ms, before.expires_ms) + self.policy.pause_ms(message.attempts)
+                if now_ms + (self.skew_ms or 0) < due_ms:
+                    self._broken("M6", f"{message_id} has died with its run, and is given again without a pause")
 
     def _effect(self, asked: Asked, before: KeyState, after: KeyState) -> None:
         """Note what this request has done for its call."""

@@ -329,13 +329,12 @@ _ALL = (
         )
         for attribute, breaks, scenario in (
             ("edits", ("M3",), "short_of_time"),
-            ("expires_at", ("R1", "R12"), "pair"),
-            ("lease_owner", ("R1", "R12"), "pair"),
+            ("expires_at", ("R1", "R12"), "only_leases"),
+            ("lease_owner", ("R1", "R12"), "only_leases"),
             ("ids", ("M5",), "short_of_time"),
             ("tombs", ("M3",), "copies"),
             ("mail[", ("M3",), "pair"),
-            ("head_attempts", ("M6",), "poison"),
-            ("head_due", ("M6",), "paused"),
+            ("head_attempts", ("M6",), "orphaned"),
         )
     ),
 )

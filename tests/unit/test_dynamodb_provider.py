@@ -4,6 +4,7 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,11 @@ class Bench:
     def expire(self) -> None:
         """Let a lease end for everybody."""
         self.clock.advance(TTL_MS + SKEW_MS)
+
+    def die(self) -> None:
+        """Let a lease end for everybody, and the first pause of what its run held."""
+        self.expire()
+        self.clock.advance(1_000)
 
     def lost_to(self, wire: Wire, owner: str, number: int) -> None:
         """Let the lease end, and another claim the key."""
@@ -219,9 +225,9 @@ def test_routed_while_the_holder_leaves_is_three_requests(bench: Bench, leaves: 
     bench.b.faults = [leave] if leaves == "dies" else [*start, leave]
     answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
     assert isinstance(answer, Claimed)
-    assert answer.messages[0].id == ("m2" if leaves == "settles" else "m1")
+    assert answer.messages[0].id == "m2"  # the other is handled, or died with its run
     assert sorted(sent) == bench.expected(UPDATE, UPDATE, UPDATE, refusals=1)
-    assert [each.id for each in bench.c.provider.peek("k")][-1] == "m2"
+    assert [each.id for each in bench.c.provider.peek("k")] == (["m2"] if leaves == "settles" else ["m2", "m1"])
 
 
 def test_refused_again_is_routed_all_the_same(bench: Bench) -> None:
@@ -243,24 +249,98 @@ def test_refused_again_is_routed_all_the_same(bench: Bench) -> None:
 def test_message_that_waits_on_a_free_key_is_two_requests(bench: Bench) -> None:
     """M10, M1 (4)."""
     claim(bench.a, "A", 1)
-    bench.expire()
+    bench.die()
     answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 1))
     assert isinstance(answer, Claimed)
     assert answer.messages[0].attempt == 2
     assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
 
 
-def test_dead_owners_messages_are_claimed_in_one_request(bench: Bench) -> None:
+def claim_key(key: str, own: Message | None, provider: DynamoDBProvider) -> Any:
+    """Claim another key than the bench's."""
+    return provider.claim(key, "B", TTL_MS, own)
+
+
+def test_messages_that_never_ran_are_claimed_in_one_request(bench: Bench) -> None:
     """M10, M8: with a new message, whose delivery is not the one that is counted, and without any."""
+    for key, number in (("k", 2), ("k2", None)):
+        bench.a.provider.acquire_lease(key, "A", TTL_MS)
+        bench.a.provider.claim(key, "S", TTL_MS, message(1))
+        bench.expire()
+        own = None if number is None else message(number)
+        answer, sent = bench.b.count(partial(claim_key, key, own))
+        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 1)]
+        assert (answer.waiting, sent) == (0 if number is None else 1, [UPDATE])
+
+
+@pytest.mark.parametrize("number", [2, None])
+def test_grant_of_a_key_whose_run_died_is_two_requests(bench: Bench, number: int | None) -> None:
+    """M10, M6: the quick claim is refused, since the oldest message was delivered before; and so is an acquire."""
     claim(bench.a, "A", 1)
+    bench.die()
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", number))
+    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2) if number is None else ("m2", 1)]
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
     bench.expire()
-    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
-    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
-    assert (answer.waiting, sent) == (1, [UPDATE])
-    bench.expire()
-    answer, sent = bench.c.count(lambda _: claim(bench.c, "C"))
-    assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 3)]
-    assert sent == [UPDATE]
+    _, sent = bench.c.count(lambda p: p.acquire_lease("k", "C", TTL_MS))
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+
+
+def test_transfer_by_a_run_is_one_request(bench: Bench) -> None:
+    """M10, M6: what was seen of the tenure says what dies with it; two where another message has come since."""
+    claim(bench.a, "A", 1)
+    moved, sent = bench.a.count(lambda p: p.transfer_lease("k", "A", "B", TTL_MS))
+    assert (moved, sent) == (True, [UPDATE])
+    assert [(each.id, each.attempt, each.due_at_ms) for each in bench.c.provider.peek("k")] == [
+        ("m1", 1, bench.clock.now().wall_ms + 1_000)
+    ]
+    bench.a.provider.claim("k2", "A", TTL_MS, message(1))
+    bench.b.provider.claim("k2", "B", TTL_MS, message(2))
+    moved, sent = bench.a.count(lambda p: p.transfer_lease("k2", "A", "B", TTL_MS))
+    assert moved is True
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    assert [each.id for each in bench.c.provider.peek("k2")] == ["m2", "m1"]
+
+
+def test_transfer_by_a_run_that_another_provider_granted_is_two_requests(bench: Bench) -> None:
+    """R6, M6: it knows of no message, and the refusal shows one that runs."""
+    claim(bench.a, "A", 1)
+    moved, sent = bench.b.count(lambda p: p.transfer_lease("k", "A", "B", TTL_MS))
+    assert moved is True
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+    assert [each.due_at_ms - bench.clock.now().wall_ms for each in bench.c.provider.peek("k")] == [1_000]
+
+
+@pytest.mark.parametrize("mark", [True, False])
+def test_what_comes_while_a_run_is_ended_is_neither_lost_nor_overtaken(bench: Bench, *, mark: bool) -> None:
+    """M3, M4, M6: a message, or the promise of one, between the look and the change."""
+    claim(bench.a, "A", 1)
+    claim(bench.a, "S", 2)
+    bench.die()
+    racing: list[Any] = []
+
+    def come(_: Any) -> None:
+        racing.append(claim(bench.c, "C", 1 if mark else 3, route=False))
+
+    bench.b.faults = [None, *[None] * bench.place.reads_more, come]
+    answer = claim(bench.b, "B", 4)
+    assert isinstance(answer, Busy | Duplicate | Routed)
+    assert [each.id for each in racing[0].messages] == ["m2"]
+    expected = ["m2", "m1"] if mark else ["m2", "m3", "m1"]
+    assert [each.id for each in bench.c.provider.peek("k")] == [*expected, "m4"]
+
+
+def test_attributes_of_a_later_version_move_with_their_message(moto: Bench) -> None:
+    """M12, M6: behind the others it is the same message, with all that this version does not know of it."""
+    claim(moto.a, "A", 1)
+    claim(moto.a, "S", 2)
+    moto.place.change(moto.pk(), "SET #mail[0].#f = :f", f={"S": "of m1"})
+    moto.expire()
+    claim(moto.b, "B")
+    stored = [each["M"] for each in moto.item()["mail"]["L"]]
+    assert [(each["id"]["S"], each.get("f")) for each in stored] == [("m2", None), ("m1", {"S": "of m1"})]
+    assert (stored[1]["attempts"], stored[1]["due"]) == ({"N": "1"}, {"N": str(NOW_MS + TTL_MS + SKEW_MS + 1_000)})
+    assert "given" not in stored[1] or stored[1]["given"] == {"N": "0"}
 
 
 def test_ticket_is_redeemed_in_one_request(bench: Bench) -> None:
@@ -331,7 +411,8 @@ def test_busy_idle_and_full_are_one_request(bench: Bench) -> None:
 
 def test_full_mailbox_on_a_free_key_is_one_request(bench: Bench) -> None:
     """M7: one better than M10 asks: the finder is never refused, so nothing need be counted."""
-    claim(bench.a, "A", 1, policy=Policy(max_pending=1))
+    bench.a.provider.acquire_lease("k", "A", TTL_MS)
+    claim(bench.a, "S", 1, policy=Policy(max_pending=1))
     bench.expire()
     answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2, policy=Policy(max_pending=1)))
     assert isinstance(answer, Claimed)
@@ -436,6 +517,7 @@ def test_release_is_two_requests_when_something_came(bench: Bench) -> None:
     _, sent = bench.a.count(lambda p: p.release_lease("k2", "A"))
     assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
     assert "expires_on" not in bench.item("k2")
+    bench.clock.advance(1_000)  # what died with its run pauses
     assert {each.key for each in bench.c.provider.orphans(9)} == {"k", "k2"}
 
 
@@ -466,7 +548,7 @@ def test_body_of_a_refused_claim_is_deleted(bench: Bench) -> None:
     assert bench.place.items(bench.pk()) == before
     assert isinstance(claim(bench.a, "A", 1, event=LARGE), Claimed)
     assert bench.place.items(bench.pk()) == before
-    bench.expire()
+    bench.die()
     claimed = claim(bench.b, "E", 1, event="y" * 5_000)
     assert claimed.messages[0].event == LARGE
     assert bench.place.items(bench.pk()) == before
@@ -523,7 +605,7 @@ def test_renewals_do_not_touch_the_index(bench: Bench) -> None:
     bench.a.provider.beat("k", "A", TTL_MS * 2)
     claim(bench.b, "B", 2, origin=Origin(keyspace="chat", target="other"))
     bench.a.provider.take("k", "A", TTL_MS * 3)
-    settle(bench.a, "A", 1, next_owner="A2")
+    settle(bench.a, "A", 1, deferred=["m2"], next_owner="A2")
     assert {name: bench.item()[name] for name in indexed} == before
 
 
@@ -570,6 +652,7 @@ def test_golden_record_of_a_held_key(moto: Bench) -> None:
         },
         "ids": {"SS": sorted(str(item.digest(each)) for each in ("m1", "m2"))},
         "inline_bytes": {"N": "24"},
+        "pauses": {"S": "1000,10000,60000,300000"},
         "keyspace": {"S": "chat"},
         "target": {"S": "arn:fn:live"},
         "request_id": {"S": "r-1"},
@@ -604,6 +687,7 @@ def test_golden_record_of_an_idle_key(moto: Bench) -> None:
                 {"S": f"h:{digest('m2')}:{digest('B')}:{fence + 1}:{at_ms}"},
             ]
         },
+        "pauses": {"S": "1000,10000,60000,300000"},
         "orphan_since": {"N": str(at_ms)},
         "expires_on": {"N": str(at_ms // 1_000 + 15 * 86_400)},
     }
@@ -865,7 +949,7 @@ def test_record_near_the_limit_takes_no_more(bench: Bench, owner: str | None) ->
         claim(bench.b, "B", 999, event=LARGE)
     assert raised.value.owner == owner
     assert bench.place.items(bench.pk()) == ["lease"]
-    bench.expire()
+    bench.die()
     assert isinstance(bench.c.provider.claim("k", "C", TTL_MS, None), Claimed)
 
 
@@ -1257,6 +1341,7 @@ def test_message_routed_while_the_owner_buries_all_it_sees_is_kept(bench: Bench)
     claim(bench.a, "A", 1)
     bench.expire()
     bench.a.provider.acquire_lease("k", "B", TTL_MS)
+    bench.clock.advance(1_000)  # the pause of what died with its run
     routed: list[Any] = []
     bench.a.faults = [
         *[None] * (2 + bench.place.reads_more),
@@ -1346,7 +1431,7 @@ def test_dead_letter_whose_settle_was_lost_to_another_is_taken_back(bench: Bench
     claim(bench.a, "A", 1)
 
     def take_over(_: Any) -> None:
-        bench.expire()
+        bench.die()
         claim(bench.b, "B")
 
     bench.a.faults = [None, take_over]
@@ -1364,7 +1449,7 @@ def test_older_dead_letter_stays_when_the_settle_that_was_to_replace_it_was_lost
     claim(bench.a, "B", 1)
 
     def take_over(_: Any) -> None:
-        bench.expire()
+        bench.die()
         claim(bench.b, "C")
 
     bench.a.faults = [None, take_over]
@@ -1546,7 +1631,7 @@ def test_message_that_another_buries_meanwhile_moves_no_other_ones_place(bench: 
 def test_clock_that_steps_back_between_two_requests_overrules_no_refusal(bench: Bench) -> None:
     """H15, H16: the key was found free; a second request of the same claim does not unlearn it."""
     claim(bench.a, "A", 1)
-    bench.expire()
+    bench.die()
     bench.b.faults = [lambda _: bench.clock.step_wall(-5_000)]
     answer = claim(bench.b, "B", 1)
     assert isinstance(answer, Claimed)
@@ -1704,7 +1789,7 @@ def test_inner_retries_count_as_repeated_tries(bench: Bench) -> None:
         settle(wire, "A", 1)
     wire.faults = [wire.reply_lost]
     claim(wire, "C", 3)
-    assert [each.id for each in bench.c.provider.peek("k")] == ["m1", "m2", "m3"]
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m2", "m1", "m3"]
 
 
 @pytest.mark.parametrize(
@@ -1790,7 +1875,7 @@ def test_body_that_is_too_large_for_an_item_stands_in_several(bench: Bench) -> N
     assert sent == bench.expected(PUT, PUT, PUT, UPDATE)
     assert bench.place.items(bench.pk()) == [*PARTS, "lease"]
     assert all(item.size_of(bench.item(sk=sk)) < 409_600 for sk in PARTS)
-    bench.expire()
+    bench.die()
     answer, sent = bench.b.count(lambda p: p.claim("k", "B", TTL_MS, Message(id="m1", event=HUGE)))
     assert answer.messages[0].event == HUGE
     assert sent.count(GET) >= 3
@@ -1864,9 +1949,9 @@ def test_message_whose_body_ttl_has_taken_is_a_dead_letter(bench: Bench) -> None
     assert [each.event for each in bench.b.provider.peek("k")] == [None]
     bench.expire()
     bench.clock.advance(60_000)
-    answer = claim(bench.b, "B", 2, policy=policy)
-    assert [each.id for each in answer.messages] == ["m2"]
-    assert [each.id for each in answer.buried] == ["m1"]
+    assert [each.id for each in claim(bench.b, "B", 2, policy=policy).messages] == ["m2"]
+    answer = settle(bench.b, "B", 2, next_owner="B2", policy=policy)
+    assert (answer.left, [each.id for each in answer.buried]) == (0, ["m1"])
     (letter,) = bench.b.provider.dead_letters("k", 9)
     assert "14 days" in (letter.message.last_error or "")
     assert letter.message.event is None
@@ -1903,7 +1988,7 @@ def test_orphans_are_found_though_long_runs_fill_the_index(quick: Bench) -> None
     quick.clock.advance(TTL_MS - 1)
     for number in range(60):
         assert quick.a.provider.renew_lease(f"long-{number}", "A", TTL_MS)
-    quick.clock.advance(SKEW_MS + 1_001)
+    quick.clock.advance(SKEW_MS + 1_000 + 1_001)  # the skew, the pause of what died with its run, and a second
     found, sent = quick.b.count(lambda p: list(p.orphans(1)))
     assert [(each.key, each.target, each.age_ms, each.waiting) for each in found] == [("orphan", "arn", 1_000, 1)]
     assert sent.count("Query") == item.SHARDS
@@ -1914,7 +1999,7 @@ def test_orphan_of_an_unknown_version_does_not_hide_the_others(bench: Bench) -> 
     """M12: the others come first, then it is said."""
     for key in ("k1", "k2"):
         bench.a.provider.claim(key, "A", TTL_MS, message(1))
-        bench.a.provider.release_lease(key, "A")
+        bench.a.provider.settle(key, "A", ttl_ms=TTL_MS, deferred=["m1"])
     bench.place.change(bench.pk("k1"), "SET #v = :v", v={"N": "2"})
     found = iter(bench.b.provider.orphans(9))
     assert next(iter(found)).key == "k2"
@@ -1927,7 +2012,7 @@ def test_orphan_of_a_successor_with_a_shorter_ttl_is_found_when_it_dies(bench: B
     claim(bench.a, "A", 1)
     claim(bench.b, "B", 2)
     bench.a.provider.settle("k", "A", ttl_ms=10_000, handled=["m1"], next_owner="A2")
-    bench.clock.advance(10_000 + SKEW_MS)
+    bench.clock.advance(10_000 + SKEW_MS + 1_000)
     assert [each.key for each in bench.c.provider.orphans(9)] == ["k"]
     bench.a.provider.acquire_lease("k", "C", TTL_MS)
     assert bench.a.provider.transfer_lease("k", "C", "C2", 10_000)
@@ -1939,7 +2024,7 @@ def test_limit_of_orphans_is_kept(bench: Bench) -> None:
     """M8: oldest first, no more than asked for, none for none."""
     for number in range(5):
         bench.a.provider.claim(f"k{number}", "A", TTL_MS, message(1))
-        bench.a.provider.release_lease(f"k{number}", "A")
+        bench.a.provider.settle(f"k{number}", "A", ttl_ms=TTL_MS, deferred=["m1"])
         bench.clock.advance(10)
     assert [each.key for each in bench.b.provider.orphans(2)] == ["k0", "k1"]
     assert list(bench.b.provider.orphans(0)) == []

@@ -377,7 +377,7 @@ class TestMetrics:
         """It has no dimension: it serves all keyspaces. Its line comes when nothing was found, too."""
         sweep(provider, RecordingWaker(), observers=(lines.observer,), clock=clock)
         provider.claim(KEY, "dead-owner", 1_000, Message(id="m-1", event={}))
-        clock.advance(61_000)
+        clock.advance(62_000)  # the ttl, the pause of what died with its run, and a minute
         sweep(provider, RecordingWaker(), observers=(lines.observer,), clock=clock)
         nothing, found = lines.blobs
         assert nothing["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [[]]
@@ -674,8 +674,8 @@ class TestStacking:
 
         handler = stacked(self.leased(provider), event_parser(model=Order))(work)
         handler(event("first"), None)
-        provider.claim(KEY, "dead-owner", 1, Message(id="m-3", event=event("third", "m-3")))
-        provider.release_lease(KEY, "dead-owner")
+        provider.claim(KEY, "dead-owner", 30_000, Message(id="m-3", event=event("third", "m-3")))
+        provider.settle(KEY, "dead-owner", ttl_ms=30_000, deferred=["m-3"])
         handler({"incumbent": {"v": 1, "key": KEY, "ticket": None, "hops": 0}}, None)
         assert seen == [Order(order_id="order-1", text=text) for text in ("first", "second", "third")]
         assert stored[0] == event("first")

@@ -64,21 +64,72 @@ def test_owner_stops_before_strangers_start(after_ms: int, owner_may: bool, stra
     assert (rules.release(state, now, "A") != state) is owner_may
     assert rules.owned(state, now, 1_000) is not stranger_may
     assert isinstance(rules.acquire(state, now, "B", TTL_MS, 1_000)[1], Granted) is stranger_may
-    claim = rules.claim(state, now, "B", TTL_MS, None, policy=POLICY, skew_ms=1_000)[1]
+    waiting = routed(state, "C", 2)
+    claim = rules.claim(waiting, now, "B", TTL_MS, None, policy=POLICY, skew_ms=1_000)[1]
     assert isinstance(claim, Granted) is stranger_may
 
 
 def test_orphans_age_begins_at_the_strangers_edge() -> None:
     """M8: before, nobody else may run them."""
-    state = claimed()
+    state = routed(claimed(), "B", 2)
     assert rules.orphaned_since(state, NOW + 30_999, 1_000) is None
     assert rules.orphaned_since(state, NOW + 31_000, 1_000) == NOW + 31_000
     assert rules.orphaned_since(state, NOW + 99_000, 1_000) == NOW + 31_000
 
 
+def test_orphan_whose_run_died_is_one_when_its_pause_is_over() -> None:
+    """M8, M6: the pause begins at the strangers' edge, and with a release at once."""
+    state = claimed()
+    due = NOW + 31_000 + POLICY.pause_ms(1)
+    assert rules.orphaned_since(state, due - 1, 1_000) is None
+    assert rules.orphaned_since(state, due + 5, 1_000) == due
+    freed = rules.release(state, NOW + 5, "A")
+    assert rules.orphaned_since(freed, NOW + 5 + POLICY.pause_ms(1) - 1, 1_000) is None
+    assert rules.orphaned_since(freed, NOW + 5 + POLICY.pause_ms(1), 1_000) == NOW + 5 + POLICY.pause_ms(1)
+
+
+def test_run_that_died_pauses_by_the_policy_that_the_key_has_noted() -> None:
+    """M6: of the last claim that owned it or the last settle; an acquire and a transfer name none."""
+    policy = Policy(pauses_ms=(7_000, 9_000, 11_000), max_attempts=2)
+    state, _ = rules.claim(KeyState(), NOW, "A", TTL_MS, stored(), policy=policy)
+    assert state.pauses_ms == (7_000, 9_000)
+    moved, _ = rules.transfer(state, NOW + 10, "A", "B", TTL_MS)
+    assert [(each.due_ms, each.given, each.attempts) for each in moved.mail] == [(NOW + 7_010, 0, 1)]
+    taken, _ = rules.acquire(state, NOW + TTL_MS + 500, "B", TTL_MS)
+    assert [(each.due_ms, each.given) for each in taken.mail] == [(NOW + TTL_MS + 7_000, 0)]
+    bare = replace(state, pauses_ms=())
+    taken, _ = rules.acquire(bare, NOW + TTL_MS + 500, "B", TTL_MS)
+    assert [(each.due_ms, each.given) for each in taken.mail] == [(NOW + TTL_MS, 0)]
+
+
+def test_run_that_died_is_ended_once() -> None:
+    """M6: the owners that come and go after it neither lengthen its pause nor move it again."""
+    state = routed(claimed(), "C", 2)
+    state, _ = rules.acquire(state, NOW + TTL_MS, "B", TTL_MS)
+    ended = state.mail
+    for number in range(3):
+        state = rules.release(state, NOW + TTL_MS + number, state.owner or "")
+        state, _ = rules.acquire(state, NOW + TTL_MS + number, f"B{number}", TTL_MS)
+        state = routed(state, f"D{number}", number + 3, NOW + TTL_MS + number)
+        assert state.mail[:2] == ended
+    assert [each.id for each in state.mail] == ["m2", "m1", "m3", "m4", "m5"]
+
+
+def test_spent_message_is_no_evidence_of_the_settle_of_the_run_that_it_killed() -> None:
+    """R9, M6: it dies in the next tenure, whose fence its trace bears."""
+    once = Policy(max_attempts=1)
+    state, granted = rules.claim(KeyState(), NOW, "A", TTL_MS, stored(), policy=once)
+    assert isinstance(granted, Granted)
+    later = NOW + TTL_MS
+    state, _ = rules.claim(state, later, "B", TTL_MS, stored(2, by="B"), policy=once)
+    assert [each.id for each in state.dead] == ["m1"]
+    said = settle(state, "A", later, handled=["m1"], fence=granted.fence, repeated=True, policy=once)[1]
+    assert said == "unknown"
+
+
 def test_orphans_age_begins_at_once_when_the_key_was_freed() -> None:
     """M8: no skew has to pass after a release."""
-    freed = rules.release(claimed(), NOW + 5, "A")
+    freed = rules.release(routed(claimed(), "B", 2), NOW + 5, "A")
     assert rules.orphaned_since(freed, NOW + 5, 1_000) == NOW + 5
 
 
@@ -193,10 +244,11 @@ def test_repeated_settle_without_evidence_does_not_know() -> None:
 def test_trace_of_another_run_is_no_evidence() -> None:
     """R9: the same message, settled by somebody else."""
     first = claimed()
-    state = claimed(first, "B", None, now=NOW + TTL_MS)
-    state, _ = settle(state, "B", NOW + TTL_MS, handled=["m1"])
-    state = claimed(state, "C", 2, now=NOW + TTL_MS)
-    answer = settle(state, "A", NOW + TTL_MS, handled=["m1"], fence=first.fence, repeated=True)[1]
+    later = NOW + TTL_MS + POLICY.pause_ms(1)
+    state = claimed(first, "B", None, now=later)
+    state, _ = settle(state, "B", later, handled=["m1"])
+    state = claimed(state, "C", 2, now=later)
+    answer = settle(state, "A", later, handled=["m1"], fence=first.fence, repeated=True)[1]
     assert answer == "unknown"
 
 
@@ -394,9 +446,15 @@ class Step:
             assert new.body == old.body
             assert new.promised >= old.promised  # M3: the mark is never taken back
             assert new.attempts >= old.attempts - (old.id in self.ends.get("deferred", ()))  # M6
-        # M4: what stays keeps its order, and what is new comes last.
-        stayed = [each.id for each in self.before.mail if each.id in kept]
-        assert ids[: len(stayed)] == stayed
+        # M4: what stays keeps its order, and what is new comes last; save for what died with its run (M6).
+        died = {
+            old.id
+            for old in self.before.mail
+            if not self.after.block and old.given and old.id in kept and kept[old.id].given != old.given
+        }
+        stayed = [each.id for each in self.before.mail if each.id in kept and each.id not in died]
+        assert [each for each in ids if each not in died][: len(stayed)] == stayed
+        assert {each.given for each in self.after.mail} <= {0, self.after.fence}
         # M6: nothing is given to a run beyond its last attempt.
         assert all(each.attempts <= self.policy.max_attempts for each in rules.given(self.after))
 

@@ -6,7 +6,6 @@ One process only. Every call is one step under the lock; nothing is ever unavail
 import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -329,7 +328,7 @@ class MemoryProvider:
                 key=key,
                 target=state.origin.target if state.origin else None,
                 age_ms=now - since_ms,
-                waiting=len(rules.due(replace(state, owner=None), now)),
+                waiting=len(rules.due(state, now)),
             )
             for since_ms, key, state in found
         )

@@ -291,7 +291,7 @@ class _Listing:
             key=key,
             target=record.state.origin.target if record.state.origin else None,
             age_ms=max(0, self._now_ms - since_ms),
-            waiting=len(rules.due(replace(record.state, owner=None), self._now_ms)),
+            waiting=len(rules.due(record.state, self._now_ms, self._steps.skew_ms)),
         )
 
     def _read(self, first: str) -> None:

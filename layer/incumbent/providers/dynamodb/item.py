@@ -28,6 +28,7 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
     edits                        counts changes inside the mailbox that no new fence tells of
     inline_bytes                 bytes of all bodies in ``mail``
     block                        present when a paused message blocks the later ones (M6)
+    pauses                       the policy's pauses, separated by commas: for what dies with its run (M6)
     keyspace target request_id log_stream      who asked last, and what to wake (M8)
     orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored, and
                                  since is the first moment at which they can be orphans. A renewal touches neither
@@ -279,6 +280,7 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
             fence=_number(item, "left_fence"),
         ),
         block="block" in item,
+        pauses_ms=tuple(map(int, (_text(item, "pauses") or "0").split(","))) if "pauses" in item else (),
         origin=None
         if not any(name in item for name in DESCRIBED)
         else Origin(
@@ -367,6 +369,11 @@ def delivery(message: Stored) -> dict[str, int]:
 def inline_bytes(mail: Iterable[Stored]) -> int:
     """The bytes of the bodies that stand in the lease item."""
     return sum(len(each.body.encode()) for each in mail if not isinstance(each.body, Reference))
+
+
+def pauses_text(pauses_ms: Sequence[int]) -> str | None:
+    """The pauses as they stand in ``pauses``."""
+    return ",".join(map(str, pauses_ms)) or None
 
 
 def trace_text(trace: Ended) -> str:

@@ -62,11 +62,12 @@ class DynamoDBProvider:
     which any two callers' clocks may differ: DynamoDB has no clock to ask, so strangers wait that much longer (R3).
 
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
-    that waits on a free key or whose trace is older than the window, a duplicate to be promised, a paused head at a
-    claim, a take or settle or release that finds what it had not seen; three for a message that is routed while the
-        holder leaves; five for a redrive or a purge; one more for each dead letter, and for a refusal that tells no old
-    item, as where there is none; three more for a message whose body cannot be read. A body over 2 KiB, or without room
-    among 8 KiB a key, costs a put, a delete, and a read when another run gets it; above 384 KiB, for each 384 KiB.
+    that waits on a free key or whose trace is older than the window, a duplicate to be promised, a grant of a key
+    whose oldest message was delivered before or pauses, a take or settle or release or transfer that finds what it had
+    not seen; three for a message that is routed while the holder leaves; five for a redrive or a purge; one more for
+    each dead letter, and for a refusal that tells no old item, as where there is none; three more for a message whose
+    body cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when
+    another run gets it; above 384 KiB, for each 384 KiB.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
@@ -164,7 +165,7 @@ class DynamoDBProvider:
         """R6."""
         check_transfer(key, from_owner, to_owner, ttl_ms)
         call = self._steps.call("transfer_lease", key, from_owner, to_owner, ttl_ms=ttl_ms)
-        fence, _ = self._grants.recall(key, from_owner)
+        fence, seen = self._grants.recall(key, from_owner)
 
         def quick(now_ms: int) -> tuple[Update, bool | rules.Unknown]:
             skew_ms = self._steps.skew_ms
@@ -173,7 +174,11 @@ class DynamoDBProvider:
         def rule(state: KeyState, when: When) -> tuple[KeyState, bool | rules.Unknown]:
             return rules.transfer(state, when.now_ms, from_owner, to_owner, ttl_ms, fence=fence, repeated=when.repeated)
 
-        step = self._steps.step(call, self._table.update(call, quick), rule, held=True)
+        if rules.given(item.decode(seen, key=key, names=call.names).state):  # their runs end with it (M6)
+            shown: Answer[bool | rules.Unknown] = self._shown(call, from_owner, fence, seen, [])
+        else:
+            shown = self._table.update(call, quick)
+        step = self._steps.step(call, shown, rule, held=True)
         if step.said == "unknown":
             raise in_doubt(call)
         self._grants.forget(key, from_owner)

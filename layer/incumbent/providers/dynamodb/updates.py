@@ -9,8 +9,8 @@ condition that nothing has happened meanwhile that would have them decide otherw
 * ``edits``: no change inside the mailbox (a mark, a delivery by ``take``, a dead letter put back);
 * the place behind the last message: no new message, but only where one more would change the decision: to free the
   key because nothing is due, to free it with messages that all pause (which the orphans' index shows only when the
-  pauses end), to remove the last message and the list with it, to append. Passing the key on to a due message depends
-  on no later one.
+  pauses end), to remove the last message and the list with it, to append, to put what died with its run behind all
+  others. Passing the key on to a due message depends on no later one.
 
 Every element of the list that is changed or removed is named by its id as well.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record, digest
-from incumbent.rules import BEYOND, KeyState, Left, Stored
+from incumbent.rules import BEYOND, KeyState, Left, Stored, kept_pauses
 from incumbent.values import Origin, Policy
 
 MOST_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many places, the whole list is written
@@ -30,10 +30,11 @@ MOST_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many p
 
 
 def acquire(owner: str, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Update:
-    """R2: free or expired, by the strangers' edge."""
+    """R2: free or expired, by the strangers' edge, and no message died with its run (M6)."""
     update = Update()
     _when_ours(update)
     update.when(_free(update, now_ms, skew_ms))
+    _when_head_is_fresh(update)
     _grant(update, owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
     return update
 
@@ -51,7 +52,7 @@ def claim(
     now_ms: int,
     skew_ms: int,
 ) -> Update:
-    """M1 on a free key with nothing odd: the id unknown, the head due and with attempts left (M6).
+    """M1 on a free key with nothing odd: the id unknown, the head never delivered (M6).
 
     The head, which may be the message itself, is delivered in the same update. Without a message the key is taken only
     if one is stored, or from its ticket (M9).
@@ -65,20 +66,14 @@ def claim(
         free = f"({free}) OR ({redeem})"
     update.when(free)
     update.when(f"NOT contains({update.name('tombs')}, {update.value(str(digest(owner)))})")
-    if not (as_ticket and message):
-        due = update.name("head_due")
-        update.when(f"attribute_not_exists({due}) OR {due} <= {update.value(now_ms)}")
+    _when_head_is_fresh(update)
     if not as_ticket:
-        attempts = update.name("head_attempts")
-        update.when(f"attribute_not_exists({attempts}) OR {attempts} < {update.value(policy.max_attempts)}")
-        update.set_to(
-            f"if_not_exists({attempts}, {update.value(0)}) + {update.value(1)}",
-            "head_attempts",
-        )
+        update.set(1, "head_attempts")
         update.set_to(_next_fence(update, now_ms), "head_given")
     _grant(update, owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
     _describe(update, origin)
     update.give(policy.on_error == "block" or None, "block")
+    update.give(item.pauses_text(kept_pauses(policy)), "pauses")
     if message is None:
         update.when_there("mail", 0)
     else:
@@ -148,9 +143,10 @@ def release(owner: str, fence: int | None, *, empty: bool, now_ms: int) -> Updat
 
 
 def transfer(owner: str, successor: str, fence: int | None, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Update:
-    """R6: from a live owner to its successor, with a new fence."""
+    """R6: from a live owner to its successor, with a new fence, if there is no run that ends with it (M6)."""
     update = Update()
     _when_held(update, owner, fence, now_ms)
+    _when_head_is_fresh(update)
     _leave(update, Left(how="transferred", owner=owner, successor=successor, fence=0))
     following = f"{update.name('fence')} + {update.value(1)}"
     update.set_to(following, "left_fence")
@@ -183,6 +179,15 @@ def _when_held(update: Update, owner: str, fence: int | None, now_ms: int) -> No
     update.when(f"{update.name('expires_at')} > {update.value(now_ms)}")
     if fence is not None:
         update.when_is(fence, "fence")
+
+
+def _when_head_is_fresh(update: Update) -> None:
+    """M6: the head, if there is one, was never delivered and does not pause; so no message was given to the tenure.
+
+    A tenure is given the first that is due, and a fresh head would be.
+    """
+    for name in ("head_attempts", "head_due"):
+        update.when_absent(name)
 
 
 def _next_fence(update: Update, now_ms: int) -> str:
@@ -307,6 +312,18 @@ class Change:
         known = {message.id for message in self._old.mail}
         return [message for message in self.new.mail if message.id not in known]
 
+    @property
+    def _ends_a_run(self) -> bool:
+        """Whether a message may go behind all others because its run died (M6); one that has failed may look alike."""
+        if self.new.block or not self.new.mail:
+            return False
+        last = self.new.mail[-1]
+        return any(
+            message.given and not last.given and message.attempts == last.attempts
+            for message in self._old.mail
+            if message.id == last.id
+        )
+
     # --- what must not have happened meanwhile
 
     def _guard(self, update: Update, now_ms: int) -> None:
@@ -323,7 +340,8 @@ class Change:
         takes_over = self._granted and not self.held  # its deliveries are counted from what a new fence closes off
         if self.new.ended != self._old.ended or (self._mail_changed and not takes_over):
             self._when_as_it_was(update, "edits")
-        if self._added or self._empties or (self._freed and (self.closes or self._hides(now_ms))):
+        closes = self._freed and (self.closes or self._hides(now_ms))
+        if self._added or self._empties or self._ends_a_run or closes:
             self._when_no_more(update)
         elif self._freed:  # what is stored keeps the record from TTL
             update.when_there("mail", 0)
@@ -359,25 +377,32 @@ class Change:
             update.set_to(until, "expires_at")
         if new.since_ms != old.since_ms:
             update.set(new.since_ms, "since")
-        if new.block != old.block:
-            update.give(new.block or None, "block")
+        self._policy(update)
         if new.origin != old.origin:
             _describe(update, new.origin)
         if new.left != old.left:
             _leave(update, new.left)
             update.give(None if new.left is None else new.left.fence, "left_fence")
 
+    def _policy(self, update: Update) -> None:
+        if self.new.block != self._old.block:
+            update.give(self.new.block or None, "block")
+        if self.new.pauses_ms != self._old.pauses_ms:
+            update.give(item.pauses_text(self.new.pauses_ms), "pauses")
+
     def _messages(self, update: Update) -> None:
         old, new, added = self._old.mail, self.new.mail, self._added
         kept = {message.id: message for message in new}
         gone = [place for place, message in enumerate(old) if message.id not in kept]
         changed = [place for place, message in enumerate(old) if kept.get(message.id, message) != message]
+        in_place = [*(message.id for message in old if message.id in kept), *(message.id for message in added)]
+        moved = in_place != [message.id for message in new]
         for place in [*gone, *changed][:MOST_PLACES]:
             update.when_is(old[place].id, "mail", place, "id")
         if not new:
             if old:
                 update.remove("mail")
-        elif len(gone) + len(changed) > MOST_PLACES or (added and not old):
+        elif moved or len(gone) + len(changed) > MOST_PLACES or (added and not old):
             self._when_as_it_was(update, "edits")
             self._when_no_more(update)
             update.set_to(update.written(self._whole_list()), "mail")

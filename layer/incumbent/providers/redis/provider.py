@@ -17,7 +17,7 @@ from incumbent.providers.full import mailbox_full, redrive_full
 from incumbent.providers.redis.names import Names
 from incumbent.providers.redis.server import REPEATED, Client, Place, Server, is_odd_record
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
-from incumbent.rules import BEYOND, MOST_STORED, shared
+from incumbent.rules import BEYOND, MOST_STORED, kept_pauses, shared
 from incumbent.validation import (
     check_key,
     check_lease,
@@ -240,6 +240,7 @@ class RedisProvider:
             BEYOND,
             policy.max_attempts,
             policy.window_ms,
+            _pauses(policy),
             *(() if origin is None else (origin.keyspace, origin.target, origin.request_id, origin.log_stream)),
             call="claim",
             ttl_ms=ttl_ms,
@@ -331,7 +332,7 @@ class RedisProvider:
             policy.on_error == "block",
             policy.max_attempts,
             policy.window_ms,
-            ",".join(map(str, policy.pauses_ms)),
+            _pauses(policy),
             len(handled),
             len(failed),
             len(dropped),
@@ -604,6 +605,11 @@ class _Fences:
     def forget(self, key: str, owner: str) -> None:
         with self._lock:
             self._fences.pop((key, owner), None)
+
+
+def _pauses(policy: Policy) -> str:
+    """The pauses as a script reads them, and as they stand in the state."""
+    return ",".join(map(str, kept_pauses(policy)))
 
 
 def _text(value: bytes) -> str:

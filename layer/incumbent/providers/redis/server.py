@@ -57,7 +57,7 @@ Argument: TypeAlias = str | bytes | int | bool | None
 SCAN_COUNT = 1_000
 
 # The scripts to which messages do not matter.
-_LEASE_ONLY = ("acquire", "owner", "release", "transfer")
+_LEASE_ONLY = ("owner", "release")
 
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)

@@ -25,7 +25,7 @@ class HandingOver(MailSubject):
     def test_handed_over_messages_are_promised(self, provider: MailboxProvider, key: str) -> None:
         """M3: whoever hands a message over tells its source "accepted"."""
         self.claimed(provider, key, "A", 1)
-        self.expire()
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1, after_ms=0)])
         self.claimed(provider, key, "B", 2)  # is given the older one; its own waits, unpromised
         assert [each.promised for each in provider.peek(key)] == [False, False]
         provider.settle(key, "B", ttl_ms=TTL_MS, handled=["m1"], ticket="T")
@@ -152,7 +152,7 @@ class HandingOver(MailSubject):
     def test_claim_as_ticket_of_a_waiting_message_promises_it(self, provider: MailboxProvider, key: str) -> None:
         """M1 (4), M3: its sender is told "accepted"."""
         self.claimed(provider, key, "A", 1)
-        self.expire()
+        self.die()
         answer = self.claimed(provider, key, "T", 1, as_ticket=True)
         assert (answer.messages, answer.waiting) == ((), 1)
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m1", 1, True)]

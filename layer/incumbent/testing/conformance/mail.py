@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider, Subject
-from incumbent.values import Claimed, Continued, Failure, Message, Orphan, Routed
+from incumbent.values import Claimed, Continued, Failure, Message, Orphan, Policy, Routed
 
 EVERYTHING = 10_000
 PAUSE_MS = 20_000  # of a failed message: long, so that on a busy machine it is not over by itself
@@ -55,6 +55,11 @@ class MailSubject(Subject):
         assert isinstance(answer, Continued), answer
         assert answer.owner == next_owner
         return answer
+
+    def die(self, attempts: int = 1) -> None:
+        """Let the owner die, and what it ran pause as after that many deliveries, by the policy unless set (M6)."""
+        self.expire()
+        self.pass_time(Policy().pause_ms(attempts))
 
     def own_orphans(self, provider: MailboxProvider, *keys: str) -> list[Orphan]:
         """What ``orphans`` says of these keys: other tests may share the store."""

@@ -140,7 +140,7 @@ class Running(MailSubject):
         for number in (2, 3):
             self.routed(provider, key, f"B{number}", number)
         provider.take(key, "A", TTL_MS)
-        self.expire()
+        self.die()
         owner = "C1"
         answer: Claimed | Continued = self.claimed(provider, key, owner, None)
         assert answer.waiting == 2
@@ -166,6 +166,7 @@ class Running(MailSubject):
         assert provider.renew_lease(key, "A", TTL_MS) is True
         assert provider.transfer_lease(key, "A", "B", TTL_MS) is True
         assert [(each.id, each.attempt) for each in provider.take(key, "B", TTL_MS)] == []
+        self.pass_time(Policy().pause_ms(1))
         assert provider.beat(key, "B", TTL_MS).waiting == 1
         provider.release_lease(key, "B")
         assert ids(provider.peek(key)) == ["m1"]
@@ -215,7 +216,7 @@ class Running(MailSubject):
     def test_late_owner_does_not_make_an_orphan_younger(self, provider: MailboxProvider, key: str) -> None:
         """R5, M8: its late release changes nothing, and its messages have waited as long as before."""
         self.claimed(provider, key, "A", 1)
-        self.expire()
+        self.die()
         self.pass_time(10_000)
         provider.release_lease(key, "A")
         (orphan,) = self.own_orphans(provider, key)
@@ -241,7 +242,7 @@ class Running(MailSubject):
         keys = [f"{key}-{number}" for number in range(40)]
         for own_key in keys:
             self.claimed(provider, own_key, "A", 1)
-            provider.settle(own_key, "A", ttl_ms=TTL_MS)
+            provider.settle(own_key, "A", ttl_ms=TTL_MS, deferred=["m1"])
             self.pass_time(10 + self.slack_ms)
         assert [orphan.key for orphan in self.own_orphans(provider, *keys)] == keys
         assert len(list(provider.orphans(25))) == 25
@@ -252,7 +253,7 @@ class Running(MailSubject):
         for target, number in made:
             own_key = f"{key}-{target}-{number:02}"
             self.claimed(provider, own_key, "A", 1, origin=Origin(target=target))
-            provider.settle(own_key, "A", ttl_ms=TTL_MS)
+            provider.settle(own_key, "A", ttl_ms=TTL_MS, deferred=["m1"])
             self.pass_time(10 + self.slack_ms)
         turns = [f"{key}-{each}" for each in ("many-00", "one-00", "two-00", "None-00", "many-01", "two-01", "many-02")]
         assert [orphan.key for orphan in self.own_orphans(provider, *turns)] == turns
@@ -300,7 +301,7 @@ class Running(MailSubject):
         ):
             claim = provider.claim(key, owner, TTL_MS, message(number), origin=origin, **more)
             assert isinstance(claim, Claimed)
-            provider.release_lease(key, owner)
+            provider.settle(key, owner, ttl_ms=TTL_MS, deferred=[each.id for each in claim.messages])
             assert [orphan.target for orphan in self.own_orphans(provider, key)] == [expected]
             while isinstance(claim := provider.claim(key, f"{owner}2", TTL_MS, None), Claimed):
                 provider.settle(key, f"{owner}2", ttl_ms=TTL_MS, handled=[each.id for each in claim.messages])
@@ -350,11 +351,11 @@ class Running(MailSubject):
     def test_orphan_is_none_once_it_is_claimed_or_handled(self, provider: MailboxProvider, key: str) -> None:
         """M8: and again when its next owner dies."""
         self.claimed(provider, key, "A", 1)
-        provider.settle(key, "A", ttl_ms=TTL_MS)
+        provider.settle(key, "A", ttl_ms=TTL_MS, deferred=["m1"])
         assert len(self.own_orphans(provider, key)) == 1
         self.claimed(provider, key, "B", None)
         assert self.own_orphans(provider, key) == []
-        self.expire()
+        self.die()
         assert len(self.own_orphans(provider, key)) == 1
         self.claimed(provider, key, "C", None)
         provider.settle(key, "C", ttl_ms=TTL_MS, handled=["m1"])
@@ -364,6 +365,7 @@ class Running(MailSubject):
         """M8: also after a plain release, and after a transfer whose successor never came."""
         self.claimed(provider, key, "A", 1)
         provider.release_lease(key, "A")
+        self.pass_time(Policy().pause_ms(1))
         assert len(self.own_orphans(provider, key)) == 1
         provider.acquire_lease(key, "B", TTL_MS)
         assert self.own_orphans(provider, key) == []

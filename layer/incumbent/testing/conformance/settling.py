@@ -142,15 +142,21 @@ class Settling(MailSubject):
         self.claimed(provider, key, "A", 1)
         self.routed(provider, key, "B", 2)
         assert provider.settle(key, "A", ttl_ms=TTL_MS) == Released(left=2)
-        answer = self.claimed(provider, key, "C", None)
-        assert [(each.id, each.attempt, each.promised) for each in answer.messages] == [("m1", 2, False)]
-        assert answer.waiting == 1
+        assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [
+            ("m2", 0, True),
+            ("m1", 1, False),
+        ]
+        assert ids(self.claimed(provider, key, "C", None).messages) == ["m2"]
 
-    def test_unnamed_message_is_delivered_to_the_successor(self, provider: MailboxProvider, key: str) -> None:
-        """M3: it was given to a tenure that is over, so it is due again."""
-        self.claimed(provider, key, "A", 1)
-        answer = self.continued(provider, key, "A", "A2")
-        assert [(each.id, each.attempt) for each in answer.messages] == [("m1", 2)]
+    def test_unnamed_message_pauses_like_one_that_failed(self, provider: MailboxProvider, key: str) -> None:
+        """M6: it was given to a tenure that is over and does not say what became of it: as after a crash."""
+        policy = Policy(pauses_ms=(PAUSE_MS,))
+        self.claimed(provider, key, "A", 1, policy=policy)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, next_owner="A2", policy=policy) == Released(left=1)
+        rest_ms = self.pass_almost(PAUSE_MS)
+        assert provider.claim(key, "B", TTL_MS, None, policy=policy) == Idle()
+        self.pass_time(rest_ms)
+        assert [(each.id, each.attempt) for each in self.claimed(provider, key, "B", None).messages] == [("m1", 2)]
 
     def test_settle_may_name_what_is_not_there(self, provider: MailboxProvider, key: str) -> None:
         """M2: ids that the mailbox does not hold change nothing."""
@@ -187,7 +193,7 @@ class Settling(MailSubject):
             provider, key, "A", "A2", dropped=[failure(1)], handled=["m2"], failed=[failure(3)], deferred=["m4"]
         )
         assert [(each.id, each.attempt) for each in answer.messages] == [("m4", 1)]
-        assert answer.waiting == 1
+        assert answer.waiting == 0
         assert [(each.id, each.attempt, each.last_error) for each in provider.peek(key)] == [
             ("m3", 1, "failed 3"),
             ("m4", 1, None),
@@ -332,7 +338,7 @@ class Settling(MailSubject):
         self.claimed(provider, key, "A", 1)
         provider.settle(key, "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error=first, after_ms=0)])
         assert [each.last_error for each in self.claimed(provider, key, "B", None).messages] == [first]
-        self.expire()
+        self.die(attempts=2)
         assert [each.last_error for each in self.claimed(provider, key, "C", None).messages] == [first]
         provider.settle(key, "C", ttl_ms=TTL_MS, failed=[Failure(id="m1", error=second, after_ms=0)])
         assert [each.last_error for each in provider.peek(key)] == [second]
@@ -415,7 +421,7 @@ class Settling(MailSubject):
         # H43: SQS FIFO users; Azure entities #2228.
         policy = Policy(max_attempts=2)
         self.claimed(provider, key, "A", 1, policy=policy)
-        self.expire()
+        self.die()
         assert self.claimed(provider, key, "B", None, policy=policy).messages[0].attempt == 2
         self.expire()
         assert provider.claim(key, "C", TTL_MS, None, policy=policy) == Idle()

@@ -74,7 +74,7 @@ class Storing(MailSubject):
             assert isinstance(routed, Routed)
         assert [json.dumps(each.event) for each in provider.peek(key)] == [expected] * 3
         assert [json.dumps(each.event) for each in provider.take(key, "A", TTL_MS, have=["m1", "m2"])] == [expected]
-        self.expire()
+        self.die()
         claimed = self.claimed(provider, key, "C", None)
         assert json.dumps(claimed.messages[0].event) == expected
         answer = self.continued(provider, key, "C", "C2", handled=["m1"])
@@ -105,7 +105,7 @@ class Storing(MailSubject):
         assert isinstance(provider.claim(key, "B2", TTL_MS, Message(id="m2", event=body)), Routed)
         assert isinstance(provider.claim(key, "B3", TTL_MS, Message(id="m3", event=body)), Routed)
         assert [each.event for each in provider.take(key, "A", TTL_MS, have=["m1", "m3"])] == [body]
-        answer = self.continued(provider, key, "A", "A2", handled=["m1", "m2"])
+        answer = self.continued(provider, key, "A", "A2", handled=["m1", "m2"], deferred=["m3"])
         assert [(each.id, each.event) for each in answer.messages] == [("m3", body)]
         assert [each.event for each in provider.peek(key)] == [body]
         assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m3"]) == Released(left=0)
@@ -116,7 +116,7 @@ class Storing(MailSubject):
         large = Message(id="m1", event="x" * 60_000)
         provider.claim(key, "A", TTL_MS, large)
         assert provider.claim(key, "B", TTL_MS, large) == Duplicate(state="running", owner="A")
-        self.expire()
+        self.die()
         answer = provider.claim(key, "C", TTL_MS, large)
         assert isinstance(answer, Claimed)
         assert answer.messages[0].event == large.event
@@ -137,7 +137,7 @@ class Storing(MailSubject):
             self.continued(provider, key, "A", "A2", handled=["m1"])
         else:
             assert isinstance(provider.claim(key, "A2", TTL_MS, one), Claimed)
-        assert isinstance(provider.settle(key, "A2", ttl_ms=TTL_MS), Released)  # as after a crash
+        self.die()
         ticket = self.make_other(provider).claim(key, "T", TTL_MS, other, as_ticket=True)
         assert isinstance(ticket, Claimed)
         assert [(each.event, each.promised) for each in provider.peek(key)] == [(one.event, True)]

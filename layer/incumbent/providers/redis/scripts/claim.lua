@@ -3,20 +3,21 @@
 -- ARGV   1 owner  2 ttl  3 message id ('' for none)  4 body  5 ticket to redeem ('' for none)
 --        6 '1' if the owner is a ticket  7 '1' if the message may be stored behind another owner
 --        8 '1' if a paused message blocks later ones  9 max_pending  10 how many more are stored on a free key
---        11 max_attempts  12 window  13 keyspace  14 target  15 request id  16 log stream; none of these four if the caller gave no origin
+--        11 max_attempts  12 window  13 the pauses, separated by commas
+--        14 keyspace  15 target  16 request id  17 log stream; none of these four if the caller gave no origin
 -- Answers {'claimed', fence, PTTL, waiting, buried, id, meta, body ...}, {'routed', holder, stored},
 --         {'duplicate', state, holder, buried}, {'busy', holder, PTTL}, {'full', holder} or {'idle', buried}.
 
 local owner, ttl, id, body, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
 local max_pending, beyond = tonumber(ARGV[9]), tonumber(ARGV[10])
-local max_attempts, window = tonumber(ARGV[11]), tonumber(ARGV[12])
-local keyspace, target = ARGV[13] or '', ARGV[14] or ''
+local max_attempts, window, pauses = tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13]
+local keyspace, target = ARGV[14] or '', ARGV[15] or ''
 
 -- Keeps what the origin says, field by field: what it lacks stays as it was.
 local function record_origin()
     for position, name in ipairs({ 'keyspace', 'target', 'request_id', 'log_stream' }) do
-        local value = ARGV[12 + position] or ''
+        local value = ARGV[13 + position] or ''
         if value ~= '' then note(name, value) end
     end
 end
@@ -32,14 +33,15 @@ end
 -- Grants the key and gives its oldest due message to the new owner; a ticket is given none (M6, M9). `wanted` is the
 -- caller's own message, `by` the claim whose it was before.
 local function own(wanted, by)
+    end_runs()
     grant(owner, ttl)
-    k.block = block == '1'
-    note('block', block)
+    note('block', block, 'pauses', pauses)
     record_origin()
     if as_ticket then
         finish_mail()
         return granted('claimed', {})
     end
+    bury_spent(max_attempts, window)
     deliver(max_attempts, window)
     if #given() > 0 then
         finish_mail()
@@ -60,6 +62,15 @@ local function own(wanted, by)
     return answer
 end
 
+-- Whether the next owner of a free key has something to run among what is stored, or at least to bury (M6).
+local function has_work()
+    end_runs()
+    for _, message in ipairs(k.mail) do
+        if is_spent(message, max_attempts) then return true end
+    end
+    return #due(nil) > 0
+end
+
 local refusal = load()
 if refusal then return refusal end
 local live = k.owner ~= false
@@ -70,7 +81,7 @@ if live and k.owner == owner then -- (1) owned already: answered from what stand
     if refusal then return refusal end
     local known = id == '' or is_stored(id) or trace_of('id:' .. id, window)
     if k.pttl < 0 then extend(ttl) end
-    adopt('')
+    adopt_mail('')
     offer_target()
     if not known then store(id, body, { by = owner, promised = as_ticket }) end
     -- An owner that only acquired was given nothing yet.
@@ -86,7 +97,8 @@ if id == '' then
     if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
     refusal = load_mail()
     if refusal then return refusal end
-    if not live and #due(nil) == 0 then return { 'idle', buried } end
+    k.block, k.pauses = block == '1', pauses
+    if not live and not has_work() then return { 'idle', buried } end
     return own(nil)
 end
 
@@ -118,6 +130,7 @@ end
 
 refusal = load_mail()
 if refusal then return refusal end
+k.block, k.pauses = block == '1', pauses
 local by = owner
 if waits then -- (4) it waits and nobody owns: now this caller's
     for _, message in ipairs(k.mail) do
@@ -129,10 +142,7 @@ if waits then -- (4) it waits and nobody owns: now this caller's
     end
 else -- (5) stored and owned, though the mailbox is full, unless it would only wait behind one that blocks (M7)
     if k.stored >= max_pending + beyond then return { 'full', '' } end
-    if block == '1' and k.stored >= max_pending and not as_ticket then
-        k.block = true
-        if #due(nil) == 0 then return { 'full', '' } end
-    end
+    if block == '1' and k.stored >= max_pending and not as_ticket and not has_work() then return { 'full', '' } end
     store(id, body, { by = owner, promised = as_ticket })
 end
 return own(id, by)

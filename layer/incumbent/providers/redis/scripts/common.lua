@@ -3,7 +3,8 @@
 --
 -- KEYS, the same eight for every script, all in the lease key's hash slot (H24):
 --   1  <prefix>:lease:<key>   the lease: a plain string, the owner, with PX. Expiry is the server's (R3)
---   2  {<lease>}:state        hash: v, owner, fence, since, until, block, left_*, keyspace, target, request_id, log_stream
+--   2  {<lease>}:state        hash: v, owner, fence, since, until, block, pauses, left_*, keyspace, target, request_id,
+--                           log_stream; block and pauses (separated by commas) as the policy last said (M6)
 --   3  {<lease>}:mail         sorted set: the ids of stored messages, by their place in the order (M4)
 --   4  {<lease>}:meta         hash: id -> JSON of v, by, promised, stored, attempts, due, given, error
 --   5  {<lease>}:body         hash: id -> the event's JSON text, byte for byte
@@ -12,7 +13,7 @@
 --   8  {<lease>}:letters      hash: id -> a dead letter: its meta with `died`, a newline, its body
 --
 -- Times are the server's, in epoch milliseconds. Fences are kept and answered as text: they have more digits than
--- Lua prints by itself (H30). A message is given to a tenure when its `given` is the tenure's fence.
+-- Lua prints by itself (H30). A message is given to a tenure when its `given` is the tenure's fence; else it is '0'.
 --
 -- mail, meta and body exist only while messages are stored, and have no TTL. state has none while messages are
 -- stored, and else lives for a day longer than the lease, or as long as the dead letters. ended, dead and letters
@@ -52,7 +53,7 @@ local function load()
     k.owner = call('GET', LEASE)
     k.pttl = k.owner and call('PTTL', LEASE) or -2
     local state = call('HMGET', STATE, 'v', 'owner', 'fence', 'until', 'block', 'left_how', 'left_owner',
-        'left_successor', 'left_fence', 'target')
+        'left_successor', 'left_fence', 'target', 'pauses')
     k.stored = call('ZCARD', MAIL)
     local metas, bodies = call('HLEN', META), call('HLEN', BODY)
     k.traces = call('HGET', ENDED, 'v')
@@ -67,6 +68,7 @@ local function load()
     k.block = state[5] == '1'
     k.left = { how = state[6] or '', owner = state[7], successor = state[8], fence = state[9] }
     k.target = state[10] or ''
+    k.pauses = state[11] or ''
     k.known = k.owner and k.owner == (state[2] or '')
     k.tenure = k.known and k.fence or nil
 end

@@ -30,7 +30,8 @@ local function is_stored(id)
     return k.stored > 0 and call('ZSCORE', MAIL, id)
 end
 
--- Messages that are due and not given to that tenure, oldest first; behind a paused one that blocks none is (M6).
+-- Messages that are due and not given to that tenure, oldest first; behind a paused one that blocks none is (M6). Of a
+-- free key, `end_runs` comes first.
 local function due(tenure)
     local found = {}
     for _, message in ipairs(k.mail) do
@@ -52,6 +53,43 @@ local function given()
         if not message.gone and message.meta.given == k.fence then found[#found + 1] = message end
     end
     return found
+end
+
+-- The pause after that many deliveries; none where no policy was noted yet.
+local function pause_after(attempts)
+    local pauses = {}
+    for pause in string.gmatch(k.pauses, '%d+') do
+        pauses[#pauses + 1] = tonumber(pause)
+    end
+    return #pauses == 0 and 0 or pauses[math.min(math.max(attempts, 1), #pauses)]
+end
+
+-- Takes back what the last tenure was given and did not settle, save for what `fence` was given: its run died with it,
+-- or dies now. Such a message pauses as if it had failed when the tenure ended, and goes behind all that wait; where
+-- paused messages block, it keeps its place (M6). Nothing is written before `finish_mail`.
+local function end_runs(fence)
+    -- Where a stranger has removed the lease before its time, it counts as ended when it would have.
+    local ended = k.owner and math.min(now, k.ended_at) or k.ended_at
+    local kept, behind = {}, {}
+    for _, message in ipairs(k.mail) do
+        local meta = message.meta
+        if not message.gone and meta.given ~= '0' and meta.given ~= fence then
+            meta.due, meta.given = ended + pause_after(meta.attempts), '0'
+            message.changed, message.died, message.moved = true, true, not k.block
+        end
+        local list = message.moved and behind or kept
+        list[#list + 1] = message
+    end
+    for _, message in ipairs(behind) do
+        kept[#kept + 1] = message
+    end
+    k.mail = kept
+end
+
+-- `adopt`, which begins a tenure where it makes a foreign lease ours: earlier runs are over then.
+local function adopt_mail(fence)
+    if not k.known then end_runs(fence) end
+    adopt(fence)
 end
 
 local function last_place(set)
@@ -197,6 +235,17 @@ local function bury(message, window)
     trace('d', message, window)
 end
 
+local function is_spent(message, max_attempts)
+    return message.died and not message.gone and message.meta.attempts >= max_attempts
+end
+
+-- Buries those whose run died and that are out of attempts: they need not pause first (M6).
+local function bury_spent(max_attempts, window)
+    for _, message in ipairs(k.mail) do
+        if is_spent(message, max_attempts) then bury(message, window) end
+    end
+end
+
 -- Gives the oldest due message to the present tenure, and buries what is out of attempts before it (M4, M6).
 local function deliver(max_attempts, window)
     for _, message in ipairs(due(k.tenure)) do
@@ -211,6 +260,7 @@ end
 -- Writes what was changed of the messages, then the state.
 local function finish_mail()
     for _, message in ipairs(k.mail) do
+        if message.moved and not message.gone then call('ZADD', MAIL, int(last_place(MAIL) + 1), message.id) end
         if message.changed and not message.gone then
             call('HSET', META, message.id, cjson.encode(message.meta))
         end

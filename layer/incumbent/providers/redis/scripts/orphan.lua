@@ -7,6 +7,7 @@ if refusal then return refusal end
 if k.owner then return { 'none' } end
 refusal = load_mail()
 if refusal then return refusal end
+end_runs()
 local waiting = due(nil)
 if #waiting == 0 then return { 'none' } end
 local since = math.huge

@@ -8,7 +8,7 @@ local refusal = load() or load_mail()
 if refusal then return refusal end
 if not owned_by(owner, fence) then return { 'lost', k.owner or '' } end
 begin()
-adopt(fence)
+adopt_mail(fence)
 extend(ttl)
-finish()
+finish_mail()
 return { 'renewed', k.fence, k.pttl, #due(k.tenure) }

@@ -12,12 +12,7 @@
 
 local owner, ttl, successor, as_ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local fence, repeated, block = ARGV[5], ARGV[6] == '1', ARGV[7]
-local max_attempts, window = tonumber(ARGV[8]), tonumber(ARGV[9])
-
-local pauses = {}
-for pause in string.gmatch(ARGV[10], '%d+') do
-    pauses[#pauses + 1] = tonumber(pause)
-end
+local max_attempts, window, pauses = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
 
 local named, finished, at = {}, {}, 14
 for position, outcome in ipairs({ 'handled', 'failed', 'dropped', 'deferred' }) do
@@ -72,7 +67,7 @@ local function settle(message, entry)
         if entry.final or meta.attempts >= max_attempts then
             bury(message, window)
         else
-            meta.due = now + (entry.pause or pauses[math.min(math.max(meta.attempts, 1), #pauses)])
+            meta.due = now + (entry.pause or pause_after(meta.attempts))
             meta.given = '0'
             message.changed = true
         end
@@ -84,13 +79,15 @@ if refusal then return refusal end
 if not owned_by(owner, fence) then return settled_before() end
 
 begin()
-adopt(fence)
+adopt_mail(fence)
+k.block, k.pauses = block == '1', pauses
+note('block', block, 'pauses', pauses)
 for _, message in ipairs(k.mail) do
     if named[message.id] then settle(message, named[message.id]) end
 end
 forget(window)
-k.block = block == '1'
-note('block', block)
+end_runs() -- what is not named: as after a crash (M6)
+bury_spent(max_attempts, window)
 
 local tenure = k.fence
 if successor ~= '' and #due(nil) > 0 then

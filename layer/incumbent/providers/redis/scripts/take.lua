@@ -15,7 +15,7 @@ local refusal = load() or load_mail()
 if refusal then return refusal end
 if not owned_by(owner, fence) then return { 'lost', k.owner or '' } end
 begin()
-adopt(fence)
+adopt_mail(fence)
 extend(ttl)
 for _, message in ipairs(due(k.tenure)) do
     if message.meta.attempts > 0 then break end

@@ -5,13 +5,14 @@
 -- repeated call finds no evidence of its own effect, {'unknown', holder} (R9).
 
 local owner, successor, ttl, fence, repeated = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
-local refusal = load()
+local refusal = load() or load_mail()
 if refusal then return refusal end
 if owned_by(owner, fence) then
     begin()
+    end_runs() -- the successor is given nothing of what the owner was running (M6)
     grant(successor, ttl)
     leave('transferred', owner, successor, k.fence)
-    finish()
+    finish_mail()
     return { 'moved', k.fence, k.pttl }
 end
 local left = k.left

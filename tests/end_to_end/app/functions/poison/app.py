@@ -5,7 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from incumbent import Message, Policy, leased
+from incumbent import Lease, Message, Policy, leased
+from incumbent.clock import SYSTEM_CLOCK
 
 
 def buried(message: Message) -> None:
@@ -20,9 +21,12 @@ def buried(message: Message) -> None:
     policy=Policy(max_attempts=2, pauses_ms=(50,)),
     on_dead_letter=buried,
 )
-def handler(event: dict[str, Any], context: object) -> str:
-    """Die, raise, or handle it."""
+def handler(event: dict[str, Any], context: object, *, lease: Lease) -> str:
+    """Die, raise, or handle it; die for the first time when as many wait as the message says."""
     if event.get("poison") == "kills":
+        while lease.attempt == 1 and lease.waiting < int(event.get("behind", "0")):
+            SYSTEM_CLOCK.sleep_ms(20)
+            lease.renew()
         os.kill(os.getpid(), signal.SIGKILL)
     if event.get("poison") == "raises" and not Path(os.environ.get("CURED", "never")).exists():
         raise ValueError("never")
