@@ -380,8 +380,8 @@ MUTANTS = (
     Mutant(
         "a spent letter is forgotten before its item is gone (R8)",
         "providers/dynamodb/archive.py",
-        "    for letter in letters:\n        steps.table.delete(call, letter.sk)\n    names",
-        "    names",
+        "        steps.table.delete(call, letter.sk)\n        body =",
+        "        body =",
         (INTERLEAVINGS,),
     ),
     Mutant(
@@ -409,7 +409,7 @@ MUTANTS = (
     Mutant(
         "a refusal that comes when the run is over is a loss",
         "lease.py",
-        "                if not self._ended:  # else it was given up meanwhile, and not lost\n",
+        "                if not self._ended:  # else it was released meanwhile, and not lost\n",
         "                if True:\n",
         (RUNS,),
     ),
