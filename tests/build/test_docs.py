@@ -123,6 +123,17 @@ def test_no_line_of_a_table_is_longer_than_200(page: Path) -> None:
     assert [line for line in lines if line.startswith("|") and len(line) > 200] == []
 
 
+def test_sentences_name_their_actor() -> None:
+    """Somebody, nobody and whoever hide who acts: the caller, the source, the owner, the store or the handler."""
+    files = [
+        *PAGES,
+        ROOT / "template.yaml",
+        *(file for file in (ROOT / "functions").rglob("*") if file.suffix != ".pyc"),
+    ]
+    hidden = re.compile(r"\b(somebody|nobody|whoever)\b", re.IGNORECASE)
+    assert [file for file in files if file.is_file() and hidden.search(file.read_text("utf-8"))] == []
+
+
 def test_first_function_of_the_guide_runs() -> None:
     """The page for beginners shows a handler, and names an event that it answers."""
     example, *others = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text("utf-8"), re.DOTALL)
