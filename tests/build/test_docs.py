@@ -137,7 +137,7 @@ def test_sentences_name_their_actor() -> None:
 def test_first_function_of_the_guide_runs() -> None:
     """The page for beginners shows a handler, and names an event that it answers."""
     example, *others = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text("utf-8"), re.DOTALL)
-    event = json.loads((ROOT / example.splitlines()[0].removeprefix("# ")).read_text("utf-8"))
+    event = json.loads((ROOT / example.splitlines()[0].removeprefix("# try it with ")).read_text("utf-8"))
     token = STAND_IN.set(MemoryProvider())
     try:
         names: dict[str, Any] = {"__name__": "start"}
