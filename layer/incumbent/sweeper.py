@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 
 from incumbent import observe, powertools
 from incumbent.clock import SYSTEM_CLOCK, Clock
-from incumbent.contract import Mailbox, is_mailbox
+from incumbent.contract import LeaseProvider, Mailbox, is_mailbox, resolve_lease_provider
 from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
-from incumbent.providers import from_env
+from incumbent.providers import STAND_IN, from_env
 from incumbent.rules import shared
 from incumbent.tries import search_until
 from incumbent.validation import MAX_TTL_MS, check_ms
@@ -301,12 +301,18 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-@functools.cache
 def _mailbox() -> Mailbox:
-    provider: object = from_env()
+    """Return the mailbox of a test that stands in, or else the environment's."""
+    stand_in = STAND_IN.get()
+    provider = _from_env() if stand_in is None else resolve_lease_provider(stand_in)
     if not is_mailbox(provider):
         raise ConfigurationError(f"{type(provider).__name__} stores no messages: there is nothing to sweep")
     return provider
+
+
+@functools.cache
+def _from_env() -> LeaseProvider:
+    return from_env()
 
 
 @functools.cache

@@ -245,7 +245,7 @@ def forget() -> None:
     """Forget what `send` keeps for the life of an environment."""
     front._from_env.cache_clear()  # noqa: SLF001
     front._lambda_waker.cache_clear()  # noqa: SLF001
-    sweeper._mailbox.cache_clear()  # noqa: SLF001
+    sweeper._from_env.cache_clear()  # noqa: SLF001
     sweeper._waker.cache_clear()  # noqa: SLF001
 
 

@@ -21,7 +21,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     for name, value in AWS_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
-    caches = (sweeper._mailbox, sweeper._waker)  # noqa: SLF001
+    caches = (sweeper._from_env, sweeper._waker)  # noqa: SLF001
     for cache in caches:
         cache.cache_clear()
     yield sweeper

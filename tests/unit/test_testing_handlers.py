@@ -26,10 +26,12 @@ from incumbent import (
     leased_function,
     send,
     status,
+    sweeper,
 )
 from incumbent.providers.memory import MemoryProvider
 from incumbent.sweeper import sweep
 from incumbent.testing import FakeClock, FakeContext, lease, run, stand_in
+from tests.unit.stage import raising
 
 
 class Unreachable(MemoryProvider):
@@ -234,6 +236,20 @@ def test_sweeper_under_a_stand_in_wakes_nothing_that_is_real() -> None:
         send("t", said("a"), target="chat:live", waker=None)
         assert sweep(store, LambdaWaker()).woken == 1
     assert [(wake.key, wake.ticket, wake.target) for wake in wakes] == [("chat/t", None, "chat:live")]
+
+
+@pytest.mark.usefixtures("no_boto3")
+def test_sweepers_function_sweeps_what_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's store is not asked, neither before nor after an invocation without a stand-in."""
+    monkeypatch.setattr(sweeper, "from_env", raising(ConfigurationError("the environment's")))
+    for target in ("first", "second"):
+        wakes: list[Wake] = []
+        with stand_in(wakes=wakes):
+            send("t", said("a"), target=target, waker=None)
+            assert sweeper.handler({}, FakeContext())["woken"] == 1
+        assert [(wake.key, wake.target) for wake in wakes] == [(f"{target}/t", target)]
+        with pytest.raises(ConfigurationError, match="the environment's"):
+            sweeper.handler({}, FakeContext())
 
 
 @pytest.mark.usefixtures("no_boto3")

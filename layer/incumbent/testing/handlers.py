@@ -196,7 +196,7 @@ def stand_in(provider: object | None = None, *, wakes: list[Wake] | None = None)
     """Put a provider under every decorated handler, in every thread; a `MemoryProvider` of its own unless given.
 
     It goes before the one that the environment names, before one that was given to the decorator, and before
-    ``INCUMBENT_DISABLED``; ``send`` and ``status`` use it as well.
+    ``INCUMBENT_DISABLED``; ``send``, ``status`` and the sweeper's handler use it as well.
 
     Meanwhile every `LambdaWaker` sends nothing. ``wakes`` is a list that gets each `Wake` instead: give a handler
     ``wake.to_event()`` to play it. A waker that you wrote is called all the same.
