@@ -150,7 +150,8 @@ class ResultRefused(IncumbentError):
 class RetryLater(IncumbentError):
     """Raised by a handler to have this message run again in ``after_ms`` milliseconds (M6).
 
-    The run counts as a delivery. The pause is not kept to the millisecond.
+    The run counts as a delivery. The pause is not kept to the millisecond. If a subclass sets no ``after_ms``, or one
+    that is not allowed, the policy's pause counts.
     """
 
     def __init__(self, after_ms: int, reason: str = "the handler asked for a pause") -> None:

@@ -18,6 +18,7 @@ place.
 """
 
 import json
+import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -238,6 +239,7 @@ class _Stay:
         self.call = call
         self.work = work
         self.observers, self.collected = collect(runner.observers)
+        self.process = os.getpid()
         self.began = runner.clock.now()
         self.longest_ms = 0
         self.own: Ran | Later | None = None
@@ -455,8 +457,7 @@ class _Stay:
         failed: list[Failure] = []
         deferred: list[str] = []
         if error is not None:
-            after_ms = error.after_ms if isinstance(error, RetryLater) else None
-            failed = [Failure(id=each, error=describe(error), after_ms=after_ms) for each in ids]
+            failed = [_failure(each, error) for each in ids]
             if self.has_own(ids):
                 self.own_error = error
             else:  # no source will see it
@@ -753,8 +754,8 @@ class _Stay:
         )
 
     def flush(self) -> None:
-        """Have the observers that collect facts tell what they have."""
-        for each in self.collected:
+        """Have the observers that collect facts tell what they have: not in a forked child, whose facts are copies."""
+        for each in self.collected if os.getpid() == self.process else ():
             guarded("observer", each.flush)
 
     def tell(self, fact: FactName, **said: Any) -> None:
@@ -776,6 +777,17 @@ class _Stay:
 def _as_stored(event: Any) -> str:
     """Text that two events have in common when they are stored alike, in whatever order their names stand."""
     return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
+
+
+def _failure(message_id: str, error: BaseException) -> Failure:
+    """Return what is kept of a failed run. A subclass of ``RetryLater`` may have set no pause, or one not allowed."""
+    failure = Failure(id=message_id, error=describe(error))
+    if isinstance(error, RetryLater):
+        try:
+            return replace(failure, after_ms=error.after_ms)
+        except Exception:  # noqa: BLE001 - it must not keep its run from being settled
+            LOG.exception("%s has no usable after_ms: the policy's pause counts", type(error).__name__)
+    return failure
 
 
 def describe(error: BaseException) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 import boto3
 import pytest
 
-from incumbent import ConfigurationError, Lease, LeaseUnavailable, Stop
+from incumbent import ConfigurationError, Lease, LeaseUnavailable, Stop, leased
+from incumbent.powertools import PowertoolsMetrics
+from incumbent.providers.memory import MemoryProvider
 from incumbent.wakers import LambdaWaker
 from tests.unit.test_runs import TTL_MS, Line
 
@@ -50,6 +52,7 @@ def fork(child: Callable[[], object]) -> int:
         "child_sees_the_deadline",
         "child_sends_nothing_under_the_lease",
         "child_that_falls_out_of_the_handler_settles_nothing",
+        "child_reports_nothing_that_its_parent_collected",
         "child_asks_over_connections_of_its_own",
     ],
 )
@@ -179,6 +182,36 @@ def child_that_falls_out_of_the_handler_settles_nothing() -> None:
             os._exit(97)
         assert codes == [code], (end, codes)
         assert line.stored == []
+
+
+def child_reports_nothing_that_its_parent_collected() -> None:
+    """The metrics of the call are the parent's to print, however the child leaves the handler."""
+
+    def raises(error: BaseException) -> None:
+        raise error
+
+    for end in (lambda: None, lambda: raises(ValueError("no")), lambda: raises(SystemExit(7))):
+        read, write = os.pipe()
+        parent = os.getpid()
+
+        def work(_: object, __: Any, end: Callable[[], None] = end) -> None:
+            pid = os.fork()
+            if pid:
+                os.waitpid(pid, 0)
+            else:
+                end()
+
+        with os.fdopen(write, "w") as lines:
+            metrics = PowertoolsMetrics("shop", stream=lines)
+            handler = leased(key="k", keyspace="shop", provider=MemoryProvider(), observer=metrics)(work)
+            try:
+                handler({}, None)
+            finally:
+                if os.getpid() != parent:
+                    lines.flush()
+                    os._exit(0)
+        with os.fdopen(read) as printed:
+            assert printed.read().count('"LeaseAcquired"') == 2, end  # its definition, and its value
 
 
 def child_asks_over_connections_of_its_own() -> None:

@@ -1086,6 +1086,51 @@ def test_retry_later_sets_the_pause(line: Line, *, own: bool) -> None:
         assert [message.due_at_ms for message in line.mail] == [line.clock.now().wall_ms + 7_000]
 
 
+class Unset(RetryLater):
+    """An application's error that calls no ``super().__init__``."""
+
+    def __init__(self) -> None:
+        """Set no pause."""
+        Exception.__init__(self, "unset")
+
+
+class Odd(RetryLater):
+    """An application's error with a pause that is not allowed, or that cannot be read."""
+
+    def __init__(self, pause: object) -> None:
+        """Keep it for later."""
+        super().__init__(1)
+        self.pause = pause
+
+    @property
+    def after_ms(self) -> Any:
+        """The pause."""
+        return self.pause or 1 // 0
+
+    @after_ms.setter
+    def after_ms(self, value: int) -> None:
+        """Forget what the base class sets."""
+
+
+@pytest.mark.parametrize(
+    "error", [Unset(), Odd(10**12), Odd(-1), Odd(1.5), Odd("1"), Odd(0)], ids=lambda error: error.args[0]
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_retry_later_without_a_usable_pause_gets_the_policys(line: Line, error: RetryLater, *, own: bool) -> None:
+    """Its run is settled all the same, and the caller of its own message gets the error itself."""
+    if own:
+        line.during["m1"] = raising(error)
+        with pytest.raises(RetryLater) as caught:
+            line.come("m1")
+        assert caught.value is error
+        assert line.stored == []
+    else:
+        line.during = {"m1": arrivals(line, "m2"), "m2": raising(error)}
+        line.come("m1")
+        assert [message.due_at_ms for message in line.mail] == [line.clock.now().wall_ms + Policy().pause_ms(1)]
+    assert line.owner is None
+
+
 @pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt()])
 def test_exit_in_the_own_run_leaves_no_key_held(line: Line, end: BaseException) -> None:
     """Heartbeat joined, message dropped, key free, then it goes on; nothing else is run first."""
