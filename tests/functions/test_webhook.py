@@ -188,7 +188,7 @@ def test_full_thread_asks_slack_to_come_again(webhook: Webhook, provider: Memory
 
 def test_message_that_is_too_large_is_refused_for_good(webhook: Webhook) -> None:
     """To repeat it would not help, and Slack is told so."""
-    done = webhook(signed(said(text="x" * 300_000)))
+    done = webhook(signed(said(text="x" * 3 * 1024**2)))
     assert (done["statusCode"], done["headers"]["x-slack-no-retry"]) == (413, "1")
 
 
