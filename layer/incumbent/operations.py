@@ -46,7 +46,7 @@ def list_letters(
     as_json: bool,
     complain: Say | None = None,
 ) -> bool:
-    """Say a line for each dead letter of one key, a keyspace, or all; with ``as_json`` an object, its event too.
+    """Print a line for each dead letter of one key, a keyspace, or all; with ``as_json`` an object, its event too.
 
     Returns whether the keyspace that was named has any; where it has none, ``complain`` is told which keyspaces there
     are (with ``as_json`` only if it is given). Raises ``StoredFormatUnknown`` at the end for letters that could not be

@@ -1,4 +1,4 @@
-"""The stores: one module each, chosen here by the environment."""
+"""The providers, one module for each store, and the choice among them by the environment."""
 
 import os
 from collections.abc import Mapping
@@ -16,38 +16,38 @@ _KNOWN = "redis, dynamodb, memory, none"
 
 
 class StandIn:
-    """A provider that goes before the one that was given, everywhere and in every thread; for tests.
+    """A test's provider, which replaces the given one in the whole process.
 
-    It is for the whole process, since threads that a test starts inherit no context variable.
+    It is process-wide because threads that a test starts do not inherit context variables.
     """
 
     def __init__(self) -> None:
-        """Begin without one."""
+        """Begin without a provider."""
         self._provider: object | None = None
         self.wakes: list[Any] | None = None
         """While a provider stands in: where Lambda's waker keeps each wake instead of sending it."""
 
     def get(self) -> object | None:
-        """Return what stands in, or ``None``."""
+        """Return the test's provider, or ``None``."""
         return self._provider
 
     def set(self, provider: object, wakes: list[Any] | None = None) -> object:
-        """Put it there; return what was there, for `reset`."""
+        """Set the test's provider. Return the earlier state, for `reset`."""
         before = (self._provider, self.wakes)
         self._provider, self.wakes = provider, [] if wakes is None else wakes
         return before
 
     def reset(self, before: object) -> None:
-        """Put back what was there."""
+        """Restore an earlier state."""
         self._provider, self.wakes = cast("tuple[object | None, list[Any] | None]", before)
 
 
 STAND_IN: Final = StandIn()
-"""What ``incumbent.testing.stand_in`` sets, and nothing else should."""
+"""The test's provider. Only ``incumbent.testing.stand_in`` sets it."""
 
 
 def staged(key: str, work: W) -> W:
-    """Let what stands in stand around a key's runs as well, where it has a method ``staged``."""
+    """Wrap a key's runs by the test provider's method ``staged``, if it has one."""
     around = getattr(STAND_IN.get(), "staged", None)
     return work if around is None else cast("W", around(key, work))
 
@@ -78,8 +78,8 @@ def from_env(environ: Mapping[str, str] | None = None) -> "LeaseProvider":
         case "memory":
             if env.get("AWS_LAMBDA_RUNTIME_API") or env.get("AWS_LAMBDA_FUNCTION_NAME"):
                 raise ConfigurationError(
-                    "INCUMBENT_PROVIDER=memory inside Lambda: environments share no memory, so every one would own "
-                    "every key; set redis or dynamodb"
+                    "INCUMBENT_PROVIDER=memory inside Lambda: environments share no memory, so each would own every "
+                    "key; set redis or dynamodb"
                 )
             from incumbent.providers.memory import process_memory
 

@@ -1,6 +1,6 @@
-"""The memory provider: a dictionary and a lock over the pure rules, the executable reference.
+"""The memory provider: a dictionary and a lock over the pure rules. It is the executable reference.
 
-One process only. Every call is one step under the lock; nothing is ever unavailable.
+It serves one process. Every call is one step under the lock and never raises ``LeaseUnavailable``.
 """
 
 import functools
@@ -49,36 +49,36 @@ A = TypeVar("A")
 
 
 class MemoryProvider:
-    """Leases and mailboxes in this process's memory. Not for several processes, and nothing survives a restart."""
+    """Leases and mailboxes in this process's memory. Other processes do not see them, and a restart loses them."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """``clock`` is the store's clock."""
+        """Begin empty. ``clock`` is the store's clock."""
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: dict[str, rules.KeyState] = {}
 
     def _step(self, key: str, step: Callable[[rules.KeyState, int], tuple[rules.KeyState, A]]) -> tuple[Moment, A]:
-        """Carry out one step of one key, atomically; return when it was sent and what it answered."""
+        """Carry out one step of one key, atomically. Return when it was sent, and its answer."""
         sent, answer, _ = self._burying_step(key, step)
         return sent, answer
 
     def _burying_step(
         self, key: str, step: Callable[[rules.KeyState, int], tuple[rules.KeyState, A]]
     ) -> tuple[Moment, A, tuple[Message, ...]]:
-        """Carry out a step in which messages may die; return those too."""
+        """Carry out a step in which messages may become dead letters. Return those too."""
         sent = self._clock.now()
         with self._lock:
             # The clock is read again under the lock: a step that waited must not act on an old time.
             before = self._keys.get(key, rules.KeyState())
             state, answer = step(before, self._clock.now().wall_ms)
-            if state is not before:  # to look at a key leaves nothing behind
+            if state is not before:  # a call that only reads stores nothing
                 self._keys[key] = state
         return sent, answer, tuple(map(_dead_message, rules.buried(before, state)))
 
     # --- the lease
 
     def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
-        """R2."""
+        """Acquire the lease if the key is free or already this owner's (R2)."""
         check_lease(key, owner, ttl_ms)
         sent, answer = self._step(key, lambda state, now: rules.acquire(state, now, owner, ttl_ms))
         expires_in_ms = answer.expires_ms - sent.wall_ms
@@ -93,24 +93,24 @@ class MemoryProvider:
         )
 
     def get_lease_owner(self, key: str) -> str | None:
-        """R3."""
+        """Return the live owner, or ``None`` if the key is free (R3)."""
         check_key(key)
         _, owner = self._step(key, lambda state, now: (state, state.owner if rules.owned(state, now) else None))
         return owner
 
     def release_lease(self, key: str, owner: str) -> None:
-        """R5."""
+        """Free the key if that owner holds it (R5)."""
         check_owner(owner, check_key(key))
         self._step(key, lambda state, now: (rules.release(state, now, owner), None))
 
     def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
-        """R4."""
+        """Extend a live lease, or return ``False`` when it is lost (R4)."""
         check_lease(key, owner, ttl_ms)
         _, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms))
         return answer != "lost"
 
     def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
-        """R6."""
+        """Pass the key to ``to_owner`` without a gap, or return ``False`` if it is not ``from_owner``'s (R6)."""
         check_transfer(key, from_owner, to_owner, ttl_ms)
         _, answer = self._step(key, lambda state, now: rules.transfer(state, now, from_owner, to_owner, ttl_ms))
         return answer is True
@@ -130,7 +130,7 @@ class MemoryProvider:
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
-        """M1."""
+        """Store the message and try to own the key, in one step (M1)."""
         return claim_readable(
             lambda: self._claim(
                 key,
@@ -222,7 +222,7 @@ class MemoryProvider:
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Released | Continued:
-        """M2."""
+        """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         settled = self._settle(
             key,
             owner,
@@ -287,7 +287,7 @@ class MemoryProvider:
                 raise self._lost(key, owner, "settle")
 
     def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
-        """R4, M2."""
+        """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms)
         sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms))
         if answer == "lost":
@@ -300,7 +300,7 @@ class MemoryProvider:
         )
 
     def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
-        """M6."""
+        """Renew the lease and take all due messages that were never delivered (M6)."""
         check_lease(key, owner, ttl_ms)
         _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms))
         if answer == "lost":
@@ -308,13 +308,13 @@ class MemoryProvider:
         return readable([_message(stored) for stored in answer.given if stored.id not in have])
 
     def peek(self, key: str) -> Sequence[Message]:
-        """M3."""
+        """Return all stored messages, oldest first."""
         check_key(key)
         _, mail = self._step(key, lambda state, _: (state, state.mail))
         return tuple(map(_message, mail))
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
-        """M8."""
+        """Find keys with due messages and no live owner (M8)."""
         check_limit(limit)
         now = self._clock.now().wall_ms
         with self._lock:
@@ -337,13 +337,13 @@ class MemoryProvider:
     # --- the archive
 
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """M5."""
+        """Return the state of a message id, or ``None`` if it is not known (M5)."""
         check_message_id(message_id, check_key(key))
         _, found = self._step(key, lambda state, now: (state, rules.state_of(state, message_id, now, policy.window_ms)))
         return found
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
-        """M6."""
+        """List the dead letters of one key, or of all keys (M6)."""
         check_limit(limit)
         now = self._clock.now().wall_ms
         with self._lock:
@@ -357,7 +357,7 @@ class MemoryProvider:
         ]
 
     def redrive(self, key: str, message_id: str) -> bool:
-        """M6."""
+        """Put a dead letter back at the end of its mailbox (M6)."""
         check_message_id(message_id, check_key(key))
         back = self._step(key, lambda state, now: rules.redrive(state, now, message_id))[1]
         if back == "full":
@@ -365,15 +365,15 @@ class MemoryProvider:
         return back
 
     def purge(self, key: str, message_id: str) -> bool:
-        """M6."""
+        """Remove a dead letter for good (M6)."""
         check_message_id(message_id, check_key(key))
         return self._step(key, lambda state, _: rules.purge(state, message_id))[1]
 
     def _lost(self, key: str, owner: str, call: str) -> LeaseLost:
         holder = self.get_lease_owner(key)
         return LeaseLost(
-            f"{call} of key {key!r}: owner {owner!r} does not hold it any more (holder: {holder!r}); nothing was "
-            "changed, and what was not settled is still there",
+            f"{call} of key {key!r}: owner {owner!r} no longer holds it (holder: {holder!r}); nothing was changed, and "
+            "messages that were not settled are still stored",
             key=key,
             owner=owner,
             holder=holder,
@@ -408,7 +408,7 @@ _MAKING = threading.Lock()
 
 def process_memory() -> MemoryProvider:
     """Return the one memory provider of this process, which all its functions share."""
-    with _MAKING:  # a cache alone may make two, if two threads ask first at once: two owners of every key
+    with _MAKING:  # a cache alone may make two for two threads at once, and every key would have two owners
         return _process_memory()
 
 

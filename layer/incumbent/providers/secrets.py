@@ -13,14 +13,18 @@ KEPT_MS = 5 * 60_000
 
 
 class SecretPassword:
-    """Reads a secret when it is called, and again after five minutes: new connections find a rotated password.
+    """A callable that returns a password from a secret, for ``RedisProvider(password=...)``.
 
-    The secret's text is the password, or a JSON object that has it as ``password``, as Secrets Manager's own rotation
-    keeps it. It needs ``secretsmanager:GetSecretValue``. Give it to ``RedisProvider(password=...)``.
+    It reads the secret at the first call and again after five minutes, so that new connections use a rotated password.
+    The secret's text is the password, or a JSON object that has it as ``password``, as Secrets Manager's rotation
+    stores it. The function needs ``secretsmanager:GetSecretValue``.
     """
 
     def __init__(self, secret_id: str, *, client: Any = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """``secret_id`` is the secret's name or ARN; ``client`` a boto3 client of your own. Nothing is read yet."""
+        """Read nothing yet. ``secret_id`` is the secret's name or ARN; ``client`` a boto3 client for Secrets Manager.
+
+        Raises ``ConfigurationError`` for an empty ``secret_id``.
+        """
         if not secret_id or type(secret_id) is not str:
             raise ConfigurationError(f"secret_id is {secret_id!r}: give the name or the ARN of a secret")
         self._secret_id = secret_id
@@ -55,6 +59,6 @@ class SecretPassword:
                 password = text
         if not isinstance(password, str) or not password:
             raise ConfigurationError(
-                f"the secret {self._secret_id!r} holds no text, and no JSON object with a password"
+                f"the secret {self._secret_id!r} holds neither text nor a JSON object with a password: store either"
             )
         return password

@@ -1,7 +1,7 @@
-"""Messages whose stored body cannot be read: a provider buries them, so that they hold nothing up (M6).
+"""Messages whose stored body cannot be read: a provider makes them dead letters, so that they block nothing (M6).
 
-Another version's code or a hand may have written such a body, or an interpreter with other limits. Its message becomes
-a dead letter at once; its text is kept as it stands, and is the letter's event.
+Another version, a person, or an interpreter with other limits may have written such a body. Its message becomes a dead
+letter at once, with the unchanged text as its event.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,21 +15,21 @@ from incumbent.values import Claim, Claimed, Continued, Duplicate, Failure, Idle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable(Message):
-    """A message whose body cannot be read: ``event`` is its text, or ``None`` where it is gone; ``why`` says more."""
+    """A message whose body cannot be read. ``event`` is its text, or ``None`` if it is gone; ``why`` is the reason."""
 
     why: str
 
 
 class Settle(Protocol):
-    """Buries messages of an owner's tenure; with ``next_owner`` the key passes on."""
+    """A function that makes messages of an owner's tenure dead letters; with ``next_owner`` the key passes on."""
 
     def __call__(self, owner: str, *, failed: Sequence[Failure], next_owner: str | None) -> Released | Continued:
-        """Settle what has failed, and nothing else."""
+        """Settle the failed messages, and nothing else."""
         ...
 
 
 def message_of(body: str | bytes | None, *, why_gone: str = "its body is gone", **of: Any) -> Message:
-    """A message with what is stored of its event."""
+    """Make a message from its stored body."""
     if body is None:
         return Unreadable(event=None, why=why_gone, **of)
     try:
@@ -39,14 +39,14 @@ def message_of(body: str | bytes | None, *, why_gone: str = "its body is gone", 
 
 
 def readable(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Those that can be read. The others come again in the next tenure, and are buried then."""
+    """Return the messages that can be read. The others are given to the next tenure, which makes them dead letters."""
     return tuple(message for message in messages if not isinstance(message, Unreadable))
 
 
 def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | None) -> Claim:
-    """Claim until what is given can be read. Costs two requests more for each message that cannot.
+    """Claim until the given message can be read. Sends two more requests for each one that cannot.
 
-    ``own`` is the caller's message: another body may be stored under its id.
+    ``own`` is the caller's message; another body may be stored under its id.
     """
     buried: tuple[Message, ...] = ()
     while True:
@@ -60,17 +60,17 @@ def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | No
         buried = (*buried, *answer.buried)
         try:
             buried = (*buried, *settle(answer.owner, failed=_failures(answer.messages), next_owner=None).buried)
-        except LeaseLost:  # so slow that the lease is over: the message is buried when it is given again
+        except LeaseLost:  # the lease ended meanwhile: the message becomes a dead letter when it is given again
             continue
     if isinstance(answer, Routed) and own is not None and own.id in {message.id for message in buried}:
-        answer = Duplicate(state="dead", owner=answer.owner)  # by its trace it would be this call's, and finished since
+        answer = Duplicate(state="dead", owner=answer.owner)  # its trace would make it this call's, finished since
     if isinstance(answer, Claimed | Duplicate | Idle):
         return replace(answer, buried=(*buried, *answer.buried))
     return answer
 
 
 def go_on_readable(answer: Released | Continued, settle: Settle) -> Released | Continued:
-    """Pass a key on until what its successor is given can be read."""
+    """Pass a key on until the message that its successor gets can be read."""
     while isinstance(answer, Continued) and answer.messages:
         given = readable(answer.messages)
         if given:
@@ -78,7 +78,7 @@ def go_on_readable(answer: Released | Continued, settle: Settle) -> Released | C
         before, owner = answer, answer.owner
         try:
             answer = settle(owner, failed=_failures(before.messages), next_owner=owner)
-        except LeaseLost:  # what the caller asked for was settled all the same
+        except LeaseLost:  # the caller's own settle has worked nevertheless
             return Released(left=len(before.messages) + before.waiting, buried=before.buried)
         answer = replace(answer, buried=(*before.buried, *answer.buried))
     return answer

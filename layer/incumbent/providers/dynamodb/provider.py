@@ -110,7 +110,7 @@ class DynamoDBProvider:
     # --- the lease
 
     def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
-        """R2."""
+        """Acquire the lease if the key is free or already this owner's (R2)."""
         check_lease(key, owner, ttl_ms)
         call = self._steps.call("acquire_lease", key, owner, ttl_ms=ttl_ms)
         skew_ms = self._steps.skew_ms
@@ -136,12 +136,12 @@ class DynamoDBProvider:
         )
 
     def get_lease_owner(self, key: str) -> str | None:
-        """R3."""
+        """Return the live owner, or ``None`` if the key is free (R3)."""
         call = self._steps.call("get_lease_owner", check_key(key))
         return self._steps.owner(self._table.read(call))
 
     def release_lease(self, key: str, owner: str) -> None:
-        """R5."""
+        """Free the key if that owner holds it (R5)."""
         check_owner(owner, check_key(key))
         call = self._steps.call("release_lease", key, owner)
         fence, seen = self._grants.recall(key, owner)
@@ -156,13 +156,13 @@ class DynamoDBProvider:
         self._grants.forget(key, owner)
 
     def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
-        """R4."""
+        """Extend a live lease, or return ``False`` when it is lost (R4)."""
         check_lease(key, owner, ttl_ms)
         call = self._steps.call("renew_lease", key, owner, ttl_ms=ttl_ms)
         return self._renew(call, owner, ttl_ms).said != "lost"
 
     def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
-        """R6."""
+        """Pass the key to ``to_owner`` without a gap, or return ``False`` if it is not ``from_owner``'s (R6)."""
         check_transfer(key, from_owner, to_owner, ttl_ms)
         call = self._steps.call("transfer_lease", key, from_owner, to_owner, ttl_ms=ttl_ms)
         fence, seen = self._grants.recall(key, from_owner)
@@ -201,7 +201,7 @@ class DynamoDBProvider:
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
-        """M1."""
+        """Store the message and try to own the key, in one step (M1)."""
         return claim_readable(
             lambda: self._claim(
                 key,
@@ -269,7 +269,7 @@ class DynamoDBProvider:
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Released | Continued:
-        """M2."""
+        """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         settled = self._settle(
             key,
             owner,
@@ -353,7 +353,7 @@ class DynamoDBProvider:
                 raise in_doubt(call)
 
     def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
-        """R4, M2."""
+        """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms)
         call = self._steps.call("beat", key, owner, ttl_ms=ttl_ms)
         step = self._renew(call, owner, ttl_ms)
@@ -420,7 +420,7 @@ class DynamoDBProvider:
     # --- the archive
 
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """M5."""
+        """Return the state of a message id, or ``None`` if it is not known (M5)."""
         check_message_id(message_id, check_key(key))
         answer = self._table.read(self._steps.call("find", key, message_id))
         return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms, self._steps.skew_ms)
@@ -430,12 +430,12 @@ class DynamoDBProvider:
         return archive.dead_letters(self._steps, key if key is None else check_key(key), check_limit(limit))
 
     def redrive(self, key: str, message_id: str) -> bool:
-        """M6."""
+        """Put a dead letter back at the end of its mailbox (M6)."""
         check_message_id(message_id, check_key(key))
         return archive.redrive(self._steps, self._steps.call("redrive", key, message_id), message_id)
 
     def purge(self, key: str, message_id: str) -> bool:
-        """M6."""
+        """Remove a dead letter for good (M6)."""
         check_message_id(message_id, check_key(key))
         return archive.purge(self._steps, self._steps.call("purge", key, message_id), message_id)
 

@@ -1,4 +1,4 @@
-"""The Redis and Valkey provider: one Lua script a call."""
+"""The Redis and Valkey provider: one Lua script per call."""
 
 from incumbent.providers.redis.provider import RedisProvider
 from incumbent.providers.redis.server import client_from_env, login_from_env

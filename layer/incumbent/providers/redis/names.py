@@ -1,27 +1,27 @@
-"""The names under which a key is kept: its lease, as strangers know it, and the companions in its hash slot."""
+"""The names of a key's records: its lease, which other programs may use too, and the companions in its hash slot."""
 
 from dataclasses import dataclass
 
 from incumbent.errors import ConfigurationError
 
-# What `scripts/common.lua` says of each.
+# `scripts/common.lua` describes each.
 COMPANIONS = ("state", "mail", "meta", "body", "ended", "dead", "letters")
 
 MAX_PREFIX_BYTES = 256
 
-# A brace would move the companions to another hash slot (H24); `%` is what the others are written with.
+# A brace would move the companions to another hash slot; `%` begins the codes of the escaped characters.
 _WRITTEN = {"%": "%25", "{": "%7B", "}": "%7D"}
 _GLOB = "\\*?[]"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How one application's keys are named: ``<prefix>:lease:<key>``."""
+    """The names of one application's keys: ``<prefix>:lease:<key>``."""
 
     prefix: str
 
     def __post_init__(self) -> None:
-        """Refuse a prefix with which two keys could meet in one name (H28)."""
+        """Refuse a prefix with which two keys could get the same name."""
         if not isinstance(self.prefix, str):
             raise ConfigurationError(f"key_prefix must be a str, not {type(self.prefix).__name__}: {self.prefix!r}")
         try:
@@ -52,7 +52,7 @@ class Names:
         return f"{{{prefix}:lease:*}}:{companion}"
 
     def key_of(self, name: bytes, companion: str) -> str | None:
-        """Return the key whose companion has this name; ``None`` for a name that no key of ours has."""
+        """Return the key whose companion has this name; ``None`` for a name of another program."""
         before, after = f"{{{self.prefix}:lease:".encode(), f"}}:{companion}".encode()
         try:
             key = name.removeprefix(before).removesuffix(after).decode()

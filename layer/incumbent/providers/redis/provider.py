@@ -1,4 +1,4 @@
-"""The Redis and Valkey provider: a key's lease and mailbox in one hash slot, one Lua script a call."""
+"""The Redis and Valkey provider: a key's lease and mailbox in one hash slot, one Lua script per call."""
 
 import functools
 import json
@@ -49,23 +49,23 @@ from incumbent.values import (
 )
 
 REMEMBERED_FENCES = 1_024
-BROKEN = (ValueError, KeyError, TypeError)  # what reading a message's meta raises where it is broken
+BROKEN = (ValueError, KeyError, TypeError)  # reading a broken meta of a message raises one of these
 
 
 class RedisProvider:
     """Leases, mailboxes and dead letters in Redis (5 or newer) or Valkey; standalone, replicated or in cluster mode.
 
-    Every call is one request, an EVALSHA. Beyond that: one EVAL where the server has forgotten the script; what a
-    cluster's client asks after MOVED; for ``orphans`` and ``dead_letters(None)`` the SCANs and one request for each
-    key found; two for each message whose body cannot be read, where it comes up; and, with ``url``, one INFO at the
-    first call, which warns where the server may evict leases. A replica answers none of them: it may be behind.
+    Every call is one request, an EVALSHA. Further requests: one EVAL when the server has forgotten the script; those
+    that a cluster's client sends after MOVED; for ``orphans`` and ``dead_letters(None)`` the SCANs and one request for
+    each key found; two for each message whose body cannot be read, when it is claimed; and, with ``url``, one INFO at
+    the first call, which warns if the server may evict leases. Replicas are refused: they may be behind.
 
     The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
-    that others who keep to it exclude us and we them. A lease that somebody else has written is *foreign*: messages
-    for its key are stored and promised, and wait for the next owner who reads our mailbox.
+    other programs that use the same string and incumbent exclude each other. A lease that another program has written
+    is *foreign*: messages for its key are stored and promised, and wait for the next owner that reads this mailbox.
 
-    What is promised is as durable as the server: without AOF a crash, and with asynchronous replication a fail-over,
-    can lose the last accepted messages, or let two owners run. Give ``fence`` to what is written to.
+    Promised messages are as durable as the server: without AOF a crash, and with asynchronous replication a fail-over,
+    can lose the last accepted messages, or let two owners run. Pass ``fence`` to every system that you write to.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class RedisProvider:
         key_prefix: str = "incumbent",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Give a URL, or a client of the package redis or of its fork valkey. Nothing is asked before the first call.
+        """Take a URL, or a client of the package redis or of its fork valkey. Sends nothing before the first call.
 
-        ``url`` is what redis-py reads: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS, parameters such
-        as ``socket_timeout=0.3`` (seconds; unless set, a twentieth of the ttl from 0.25 to 1). ``cluster=true`` says
-        that the server is in cluster mode. Such a client repeats nothing by itself, and a call has ended well before
+        ``url`` has redis-py's form: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS, parameters such
+        as ``socket_timeout=0.3`` (seconds; default a twentieth of the ttl, from 0.25 to 1). ``cluster=true`` says
+        that the server is in cluster mode. A client made from the URL repeats no command, and a call ends well before
         the next renewal is due.
 
-        ``password`` is asked for the password whenever a connection is made (``SecretPassword``, or one that makes
-        tokens); the URL then holds at most the user.
+        ``password`` is called for the password whenever a connection is made (``SecretPassword``, or a callable that
+        makes tokens); the URL then holds at most the user.
 
-        ``client`` keeps its settings and stays the caller's to close. One that repeats commands by itself, as
-        redis-py's own default does, leaves it open which try was answered: a transfer or settle by an owner that has
-        lost then raises ``LeaseUnavailable``, since it may have taken effect (R9). Better give it
-        ``retry=Retry(NoBackoff(), 0)`` and timeouts of a tenth of the ttl.
+        ``client`` keeps its settings, and the caller closes it. A client that repeats commands, as redis-py does by
+        default, does not say which try was answered: a transfer or settle by an owner that has lost then raises
+        ``LeaseUnavailable``, since it may have taken effect (R9). Prefer a client with ``retry=Retry(NoBackoff(), 0)``
+        and timeouts of a tenth of the ttl.
 
-        Raises ``ConfigurationError``; and so does each call with a ttl that is shorter than a ``socket_timeout`` set
-        in the URL or in the client (redis-py's own is 5 seconds).
+        Raises ``ConfigurationError``; so does each call with a ttl that is shorter than a ``socket_timeout`` set in
+        the URL or in the client (redis-py's default is 5 seconds).
         """
         self._names = Names(key_prefix)
         self._server = Server(url=url, client=client, clock=clock, password=password)
@@ -111,7 +111,7 @@ class RedisProvider:
     # --- the lease
 
     def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
-        """R2."""
+        """Acquire the lease if the key is free or already this owner's (R2)."""
         check_lease(key, owner, ttl_ms)
         sent, answer = self._run("acquire", key, owner, ttl_ms, call="acquire", ttl_ms=ttl_ms)
         match answer:
@@ -130,7 +130,7 @@ class RedisProvider:
                 raise _senseless(key, answer)
 
     def get_lease_owner(self, key: str) -> str | None:
-        """R3."""
+        """Return the live owner, or ``None`` if the key is free (R3)."""
         check_key(key)
         _, answer = self._run("owner", key, call="get_lease_owner")
         match answer:
@@ -142,19 +142,19 @@ class RedisProvider:
                 raise _senseless(key, answer)
 
     def release_lease(self, key: str, owner: str) -> None:
-        """R5."""
+        """Free the key if that owner holds it (R5)."""
         check_owner(owner, check_key(key))
         self._run("release", key, owner, self._fences.of(key, owner), call="release")
         self._fences.forget(key, owner)
 
     def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
-        """R4."""
+        """Extend a live lease, or return ``False`` when it is lost (R4)."""
         check_lease(key, owner, ttl_ms)
         _, [answer, *_] = self._renew(key, owner, ttl_ms, call="renew")
         return bool(answer == b"renewed")
 
     def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
-        """R6."""
+        """Pass the key to ``to_owner`` without a gap, or return ``False`` if it is not ``from_owner``'s (R6)."""
         check_transfer(key, from_owner, to_owner, ttl_ms)
         fence = self._fences.of(key, from_owner)
         _, answer = self._run(
@@ -188,7 +188,7 @@ class RedisProvider:
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Claim:
-        """M1."""
+        """Store the message and try to own the key, in one step (M1)."""
         return claim_readable(
             lambda: self._claim(
                 key,
@@ -286,7 +286,7 @@ class RedisProvider:
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> Released | Continued:
-        """M2."""
+        """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         settled = self._settle(
             key,
             owner,
@@ -367,7 +367,7 @@ class RedisProvider:
                 raise _senseless(key, answer)
 
     def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
-        """R4, M2."""
+        """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms)
         sent, answer = self._renew(key, owner, ttl_ms, call="beat")
         match answer:
@@ -384,7 +384,7 @@ class RedisProvider:
                 raise _senseless(key, answer)
 
     def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
-        """M6."""
+        """Renew the lease and take all due messages that were never delivered (M6)."""
         check_lease(key, owner, ttl_ms)
         fence = self._fences.of(key, owner)
         _, answer = self._run("take", key, owner, ttl_ms, fence, *have, call="take", ttl_ms=ttl_ms)
@@ -398,7 +398,10 @@ class RedisProvider:
                 raise _senseless(key, answer)
 
     def peek(self, key: str) -> Sequence[Message]:
-        """M3. Where some cannot be read, ``StoredFormatUnknown`` has the others in ``readable``."""
+        """Return all stored messages, oldest first.
+
+        Raises ``StoredFormatUnknown`` when some cannot be read; its ``readable`` holds the others (M12).
+        """
         check_key(key)
         _, [_, odd, *found] = self._run("peek", key, call="peek")
         skipped = self._odd("peek", key, "meta", odd)
@@ -442,15 +445,15 @@ class RedisProvider:
     # --- the archive
 
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """M5."""
+        """Return the state of a message id, or ``None`` if it is not known (M5)."""
         check_message_id(message_id, check_key(key))
         _, [_, state] = self._run("find", key, message_id, policy.window_ms, call="find")
         return cast("MessageState | None", _text(state) or None)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
-        """M6. For all keys, SCAN finds them, and each is asked by one request more.
+        """List the dead letters of one key (M6), or of all keys, by SCAN and one request for each key.
 
-        What cannot be read is left out, and raises ``StoredFormatUnknown`` after the others.
+        Letters that cannot be read are skipped; ``StoredFormatUnknown`` names them after the others.
         """
         return self._dead_letters(key if key is None else check_key(key), check_limit(limit))
 
@@ -481,7 +484,7 @@ class RedisProvider:
             raise StoredFormatUnknown.of(skipped)
 
     def redrive(self, key: str, message_id: str) -> bool:
-        """M6."""
+        """Put a dead letter back at the end of its mailbox (M6)."""
         check_message_id(message_id, check_key(key))
         answer = self._dead("redrive", key, message_id, MOST_STORED)
         if answer == b"full":
@@ -489,16 +492,16 @@ class RedisProvider:
         return answer == b"redriven"
 
     def purge(self, key: str, message_id: str) -> bool:
-        """M6."""
+        """Remove a dead letter for good (M6)."""
         check_message_id(message_id, check_key(key))
         return self._dead("purge", key, message_id, secrets.token_hex(8)) == b"purged"
 
-    # --- asking
+    # --- requests
 
     def _run(
         self, name: str, key: str, *arguments: Any, call: str, ttl_ms: int | None = None
     ) -> tuple[Moment, list[Any]]:
-        """Run a script on a key; say when the try that answered was sent, and what it answered."""
+        """Run a script on a key. Return when the try that was answered was sent, and its answer."""
         sent, answer = self._server.run(name, self._names.of(key), arguments, call=call, key=key, ttl_ms=ttl_ms)
         match answer:
             case [b"format", record, version]:
@@ -506,7 +509,7 @@ class RedisProvider:
             case [b"broken", record]:
                 raise StoredFormatUnknown(
                     f"{call} of key {key!r}: parts of its record {_text(record)!r} are missing, as after an eviction "
-                    f"or an edit by hand; it was left as it stands. Look at {self._names.of(key)[1].decode()!r} and "
+                    f"or an edit by hand; it was left as it is. Look at {self._names.of(key)[1].decode()!r} and "
                     "its companions, and remove what is left of them",
                     key=key,
                 )
@@ -522,7 +525,7 @@ class RedisProvider:
         return sent, answer
 
     def _read(self, name: str, key: str, skipped: list[IncumbentError], *arguments: Any, call: str) -> list[Any] | None:
-        """Run a script that reads one key of many; a key that cannot be read is skipped."""
+        """Run a script that reads one key of many. A key that cannot be read is noted in ``skipped``."""
         try:
             return self._run(name, key, *arguments, call=call)[1]
         except StoredFormatUnknown as error:
@@ -534,7 +537,7 @@ class RedisProvider:
         return None
 
     def _odd(self, call: str, key: str, record: str, odd: Sequence[bytes]) -> list[IncumbentError]:
-        """The errors of the messages that a script could not read: id, format ..."""
+        """Make the errors of the messages that a script could not read (``odd``: id, format ...)."""
         return [
             _unknown_format(f"{call} of key {key!r}: message {_text(each)!r} in its record {record!r}", version, key)
             if version
@@ -548,18 +551,18 @@ class RedisProvider:
         why = f" ({type(cause).__name__}: {cause})" if cause else ""
         return StoredFormatUnknown(
             f"{call} of key {key!r}: message {_text(message_id)!r} in its record {record!r} is broken{why}; it was "
-            f"left as it stands. Look at {self._names.of(key)[1].decode()!r} and its companions",
+            f"left as it is. Look at {self._names.of(key)[1].decode()!r} and its companions",
             key=key,
         )
 
     def _dead(self, call: str, key: str, message_id: str, *more: str | int) -> bytes:
-        """Do something with a dead letter, and return what was said of it."""
+        """Run a script on a dead letter and return its answer."""
         answer: bytes
         _, [answer] = self._run(call, key, message_id, REPEATED, *more, call=call)
         if answer == b"unknown":
             raise LeaseUnavailable(
-                f"{call} of key {key!r}: an earlier try went unanswered, and dead letter {message_id!r} is not there "
-                "now: by that try, or by somebody else",
+                f"{call} of key {key!r}: an earlier try went unanswered, and dead letter {message_id!r} is gone now: "
+                "that try has removed it, or another caller",
                 key=key,
             )
         return answer
@@ -576,8 +579,8 @@ class RedisProvider:
         present = _text(holder) or None
         later = " in a later tenure" if present == owner else ""
         return LeaseLost(
-            f"{call} of key {key!r}: owner {owner!r} does not hold it any more (holder: {present!r}{later}); nothing "
-            "was changed, and what was not settled is still there",
+            f"{call} of key {key!r}: owner {owner!r} no longer holds it (holder: {present!r}{later}); nothing was "
+            "changed, and messages that were not settled are still stored",
             key=key,
             owner=owner,
             holder=present,
@@ -585,7 +588,7 @@ class RedisProvider:
 
 
 class _Fences:
-    """The fences of this provider's own grants, sent along so that no call acts on another tenure (R2, H63)."""
+    """The fences of this provider's grants, sent with each call so that none acts on another tenure (R2: acquire)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -613,12 +616,12 @@ def _pauses(policy: Policy) -> str:
 
 
 def _text(value: bytes) -> str:
-    """What a stranger wrote need not be UTF-8."""
+    """Decode a value, which another program may have written, and not as UTF-8."""
     return value.decode(errors="backslashreplace")
 
 
 def _lives(pttl: int) -> int | None:
-    """A stranger's lease need not expire."""
+    """Return how long a lease lives; ``None`` for a lease of another program that does not expire."""
     return pttl if pttl >= 0 else None
 
 
@@ -631,7 +634,7 @@ def _messages(answer: Sequence[bytes]) -> tuple[Message, ...]:
 
 
 def _letters(answer: Sequence[bytes]) -> tuple[Message, ...]:
-    """Dead messages: what is dead is due no more, and its source has been answered."""
+    """Read dead messages: they are not due, and their source has been answered."""
     return tuple(replace(message, due_at_ms=0, promised=True) for message in _messages(answer))
 
 
@@ -654,20 +657,20 @@ def _message(message_id: bytes, meta: bytes, body: bytes) -> Message:
 
 def _unknown_format(what: str, version: bytes, key: str) -> StoredFormatUnknown:
     return StoredFormatUnknown(
-        f"{what} has format {_text(version)}, which this version cannot read; it was left as it stands. Run the "
+        f"{what} has format {_text(version)}, which this version cannot read; it was left as it is. Run the "
         "version that wrote it, or a newer one",
         key=key,
     )
 
 
 def _unknown(call: str, key: str, owner: str, holder: str) -> LeaseUnavailable:
-    """R9: a repeated call that finds no evidence of its own effect has lost, or worked and been overtaken."""
+    """Make the error of a repeated call that finds no evidence of its own effect (R9: unknown outcome)."""
     return LeaseUnavailable(
         f"{call} of key {key!r} by owner {owner!r}: an earlier try went unanswered, and the key (holder: "
-        f"{holder or None!r}) no longer shows whether it took effect; what was not settled is still there",
+        f"{holder or None!r}) no longer shows whether it took effect; messages that were not settled are still stored",
         key=key,
     )
 
 
 def _senseless(key: str, answer: list[Any]) -> LeaseUnavailable:
-    return LeaseUnavailable(f"key {key!r}: the store gave an answer that makes no sense: {answer!r}", key=key)
+    return LeaseUnavailable(f"key {key!r}: unexpected reply of the store: {answer!r}", key=key)

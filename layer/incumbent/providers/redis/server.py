@@ -1,4 +1,4 @@
-"""Asking one Redis or Valkey server, or a cluster of them: how it is reached, repeated, and its errors explained."""
+"""Requests to one Redis or Valkey server or cluster: connections, retries, and explanations of errors."""
 
 import functools
 import hashlib
@@ -56,7 +56,7 @@ Argument: TypeAlias = str | bytes | int | bool | None
 
 SCAN_COUNT = 1_000
 
-# The scripts to which messages do not matter.
+# The scripts that do not touch messages.
 _LEASE_ONLY = ("owner", "release")
 
 _ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
@@ -71,7 +71,7 @@ _NO_ANSWERS = frozenset({"Pipeline", "ClusterPipeline", "PubSub", "ClusterPubSub
 
 
 class _Repeated:
-    """Stands for the argument that tells a script whether the request may be a repetition (R9)."""
+    """A placeholder for the argument that tells a script whether the request may be a repetition (R9)."""
 
 
 REPEATED = _Repeated()
@@ -79,7 +79,7 @@ REPEATED = _Repeated()
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script with what all share before it, and the name the server gives it."""
+    """A Lua script with the shared code before it, and the name that the server gives it."""
 
     text: bytes
     sha: str
@@ -98,9 +98,9 @@ def script(name: str) -> Script:
 
 
 class Server:
-    """The one server, or cluster, behind a provider; connected when it is first asked.
+    """The server or cluster behind a provider, connected at the first request.
 
-    Answers come as bytes whatever the client decodes (H25).
+    Answers are bytes, whatever the client decodes.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Server:
         self._ours: dict[int, Client] = {}  # by how long they wait
         self._lock = threading.Lock()
         self._checked = client is not None
-        # How long somebody else has said to wait; None where it is for us to choose (H10).
+        # The wait for an answer that the URL or the client sets; None if this class chooses it.
         self._set_wait_ms = None if client is None else _waits_ms(client)
         if url is not None:
             if password is not None and isinstance(url, str):
@@ -126,9 +126,9 @@ class Server:
             self._url, self._cluster, self._set_wait_ms = _read_url(url)
         else:
             _check_client(client)
-        # What the package valkey raises: it is loaded where such a client is given, and nowhere else.
+        # The errors of the package valkey, which is loaded only if such a client is given.
         self._valkey_errors = () if _package(client) != "valkey" else _errors_of_valkey()
-        # R9: where the client repeats by itself, what we take for a first try may be a second.
+        # R9 (unknown outcome): if the client repeats commands, our first try may be its second.
         self._first_try = 1 if client is None or not _repeats(client) else 2
 
     def run(
@@ -141,10 +141,10 @@ class Server:
         key: str,
         ttl_ms: int | None,
     ) -> tuple[Moment, list[Any]]:
-        """Run a script: by its name, and by its text where the server does not know it (H23).
+        """Run a script by its name, or by its text if the server does not know it.
 
-        Returns when the try that answered was sent, and its answer. Raises ``LeaseUnavailable``, and
-        ``ConfigurationError`` where the client waits longer than the ttl.
+        Return when the try that was answered was sent, and its answer. Raises ``LeaseUnavailable``, and
+        ``ConfigurationError`` if the client waits longer than the ttl.
         """
         code = script(name)
         check_wait(self._set_wait_ms, ttl_ms, key=key, advice=_SHORTER_WAIT)
@@ -161,7 +161,7 @@ class Server:
         return answer
 
     def check_ttl(self, ttl_ms: int) -> None:
-        """Refuse a ttl that is shorter than the wait that somebody has set."""
+        """Refuse a ttl that is shorter than the wait that the URL or the client sets."""
         check_wait(self._set_wait_ms, ttl_ms, advice=_SHORTER_WAIT)
 
     def scan(self, pattern: str, *, call: str, place: "Place | None" = None) -> Iterator[bytes]:
@@ -198,7 +198,7 @@ class Server:
         place.node = 0
 
     def close(self) -> None:
-        """Close the connections, if they are ours; a later call opens them again."""
+        """Close the connections that this object has opened. A later call opens them again."""
         with self._lock:
             ours, self._ours = self._ours, {}
         for client in ours.values():
@@ -218,7 +218,7 @@ class Server:
         )
 
     def _send(self, client: Any, *words: Any) -> Any:
-        """Send one command; after a fail-over, what a former primary refuses goes to the new one."""
+        """Send one command. If a former primary refuses it after a fail-over, the next try goes to the new one."""
         try:
             try:
                 return client.execute_command(*words, NEVER_DECODE=True)
@@ -231,11 +231,11 @@ class Server:
         except AttributeError as error:
             if not hasattr(client, "get_primaries"):
                 raise
-            # redis-py knows no node without a slot, and so cannot go where the first slot of a new node is moving.
+            # redis-py does not know nodes without slots, and cannot follow the first slot that moves to a new node.
             raise ClusterDownError("CLUSTERDOWN a slot is moving to a node that has none yet") from error
 
     def _reach(self, ttl_ms: int | None = None) -> Client:
-        """Return the client, made at its first use; look once whether its server may evict leases."""
+        """Return the client, made at its first use. Check once whether its server may evict leases."""
         client = self._client
         if client is None:
             waits_ms = wait_ms(None if self._set_wait_ms is not None else ttl_ms)
@@ -247,7 +247,7 @@ class Server:
                 client = self._ours[waits_ms]
         if not self._checked:
             memory: dict[str, Any] = {}
-            with suppress(ResponseError):  # not allowed to ask
+            with suppress(ResponseError):  # INFO is not permitted
                 memory = _primaries(client)[0].execute_command("INFO", "memory")
             self._checked = True
             _warn_of_eviction(memory)
@@ -255,13 +255,13 @@ class Server:
 
 
 def _package(client: object) -> str | None:
-    """The package that a client is of: ``redis``, or its fork ``valkey``; ``None`` for neither."""
+    """Return the package of a client: ``redis``, or its fork ``valkey``; ``None`` for neither."""
     of = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
     return next((name for name in of if name in ("redis", "valkey")), None)
 
 
 def _check_client(client: object) -> None:
-    """Refuse what cannot be asked one command and answer it: an asyncio client, a pipeline, a pool, a class."""
+    """Refuse an object that does not answer single commands: an asyncio client, a pipeline, a pool, a class."""
     command = getattr(client, "execute_command", None)
     kind = f"{type(client).__module__}.{type(client).__name__}"
     if inspect.iscoroutinefunction(command):
@@ -284,7 +284,7 @@ def _errors_of_valkey() -> tuple[type[Exception], ...]:
 
 
 def _twin(error: Exception) -> Exception:
-    """The error of redis-py that says the same as one of its fork."""
+    """Return redis-py's equivalent of an error of its fork."""
     for kind in type(error).__mro__:
         twin = getattr(redis.exceptions, kind.__name__.replace("Valkey", "Redis"), None)
         if isinstance(twin, type) and issubclass(twin, (RedisError, RedisClusterException)):
@@ -309,7 +309,7 @@ def _primaries(client: Any) -> list[Any]:
 
 
 def _told(argument: Any) -> bytes:
-    """Write an argument as a script reads it."""
+    """Encode an argument for a script."""
     match argument:
         case None:
             return b""
@@ -322,7 +322,7 @@ def _told(argument: Any) -> bytes:
 
 
 def _read_url(url: object) -> tuple[str, bool, float | None]:
-    """Check a URL, take our own parameter ``cluster`` out of it, and see how long it says to wait for an answer.
+    """Check a URL. Return it without incumbent's parameter ``cluster``, that parameter, and the wait that it sets.
 
     No message quotes the URL: it may hold a password.
     """
@@ -331,11 +331,11 @@ def _read_url(url: object) -> tuple[str, bool, float | None]:
     try:
         scheme, place, path, query, fragment = parts = urlsplit(url)
         _ = parts.port
-        if fragment:  # a password with an unwritten # would be cut there
+        if fragment:  # an unescaped # would cut a password there
             raise ValueError  # noqa: TRY301 - the same advice helps
     except ValueError:  # its text may be a piece of the password
         raise ConfigurationError(
-            "the Redis URL cannot be read: write what is not a letter or digit in user and password as %XX"
+            "the Redis URL cannot be read: in user and password, write characters other than letters and digits as %XX"
         ) from None
     parameters = parse_qsl(query, keep_blank_values=True)
     said = [value.lower() for name, value in parameters if name == "cluster"]
@@ -361,9 +361,9 @@ def _read_url(url: object) -> tuple[str, bool, float | None]:
 
 
 def _settings(url: str, waits_ms: int) -> dict[str, Any]:
-    """Return what our own clients differ in from the vendor's defaults; the URL's parameters win over them.
+    """Return the settings of incumbent's clients that differ from redis-py's defaults. The URL's parameters override.
 
-    No RESP3 and no CLIENT SETINFO: they cost three requests for each new connection, and tell us nothing.
+    RESP3 and CLIENT SETINFO are off: they cost three requests for each new connection and bring nothing.
     """
     settings: dict[str, Any] = {
         "socket_timeout": waits_ms / 1_000,
@@ -377,7 +377,7 @@ def _settings(url: str, waits_ms: int) -> dict[str, Any]:
 
 
 def _connect(url: str, *, cluster: bool, waits_ms: int, credentials: CredentialProvider | None) -> Client:
-    """Make a client that repeats nothing by itself (R9): for a cluster this asks for its slots."""
+    """Make a client that repeats no command (R9: unknown outcome). For a cluster this requests its slots."""
     settings = _settings(url, waits_ms) | {"retry": Retry(NoBackoff(), 0)}
     if credentials is not None:
         settings["credential_provider"] = credentials
@@ -392,9 +392,9 @@ def _connect(url: str, *, cluster: bool, waits_ms: int, credentials: CredentialP
 
 
 def login_from_env(environ: Mapping[str, str]) -> tuple[str, Callable[[], str] | None]:
-    """The URL that the environment names, and what knows the password if that is in a secret.
+    """Return the URL that the environment names, and a callable for the password if that is in a secret.
 
-    Raises ``ConfigurationError`` where ``INCUMBENT_REDIS_URL`` is not set.
+    Raises ``ConfigurationError`` if ``INCUMBENT_REDIS_URL`` is not set.
     """
     url, secret_id = environ.get("INCUMBENT_REDIS_URL"), environ.get("INCUMBENT_REDIS_SECRET_ID")
     if not url:
@@ -403,11 +403,11 @@ def login_from_env(environ: Mapping[str, str]) -> tuple[str, Callable[[], str] |
 
 
 def client_from_env(environ: Mapping[str, str] | None = None) -> Client:
-    """A client of the server that the environment names, for what is kept beside the leases.
+    """Make a client of the server that the environment names, for the application's own data beside the leases.
 
     It logs in as ``from_env``'s provider does (``INCUMBENT_REDIS_URL``, ``INCUMBENT_REDIS_SECRET_ID``), waits a second
-    at most unless the URL says otherwise, repeats nothing by itself, and is the caller's to close. Raises
-    ``ConfigurationError``; a cluster's client asks for its slots at once, and raises redis-py's errors.
+    at most unless the URL sets another timeout, and repeats no command. The caller closes it. Raises
+    ``ConfigurationError``; a cluster's client requests its slots at once, and raises redis-py's errors.
     """
     url, password = login_from_env(os.environ if environ is None else environ)
     credentials: CredentialProvider | None = None
@@ -418,7 +418,7 @@ def client_from_env(environ: Mapping[str, str] | None = None) -> Client:
 
 
 class _Login(CredentialProvider):
-    """Asks for the password whenever a connection is made."""
+    """A credential provider that calls for the password whenever a connection is made."""
 
     def __init__(self, user: str | None, password: Callable[[], str]) -> None:
         self._user = user
@@ -430,21 +430,21 @@ class _Login(CredentialProvider):
         except ConfigurationError:
             raise
         except Exception as cause:
-            raise redis.ConnectionError(f"the password could not be had: {type(cause).__name__}: {cause}") from cause
+            raise redis.ConnectionError(f"could not fetch the password: {type(cause).__name__}: {cause}") from cause
         return (self._user, password) if self._user else (password,)
 
 
 def _without_login(url: str, password: Callable[[], str]) -> tuple[str, CredentialProvider]:
-    """Take the user out of a URL whose password comes from elsewhere: redis-py takes both from one place."""
-    parts = urlsplit(url)  # which has been read before
+    """Take the user out of a URL whose password comes from a callable: redis-py takes both from one place."""
+    parts = urlsplit(url)
     if parts.password:
-        raise ConfigurationError("RedisProvider: the URL holds a password, and password= is given too")
+        raise ConfigurationError("RedisProvider: the URL holds a password, and password= is given too: leave one out")
     place = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=place)), _Login(unquote(parts.username or "") or None, password)
 
 
 def _waits_ms(client: Any) -> float | None:
-    """How long a client that was given waits for an answer; ``None`` for one that does not say."""
+    """Return how long a given client waits for an answer; ``None`` if it does not say."""
     try:
         if hasattr(client, "get_primaries"):
             connection: Any = importlib.import_module(f"{_package(client)}.connection").Connection(
@@ -463,7 +463,7 @@ def _in_ms(seconds: float | None) -> float:
 
 
 def _repeats(client: Any) -> bool:
-    """Whether a client repeats commands by itself; one that does not say is taken to."""
+    """Return whether a client repeats commands. A client that does not say counts as repeating."""
     if hasattr(client, "get_primaries"):
         retry = getattr(client, "retry", None)
         return retry is None or _retries(retry) != 0
@@ -478,13 +478,13 @@ def _repeats(client: Any) -> bool:
 
 
 def _retries(retry: Any) -> int:
-    """How often it repeats a command; the package valkey keeps the number to itself."""
+    """Return how often a client repeats a command; the package valkey has the number in a private attribute."""
     count: int = retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 1)
     return count
 
 
 def _warn_of_eviction(memory: dict[str, Any]) -> None:
-    """Say that a server may forget live leases when its memory is short (H58)."""
+    """Warn of a server that may evict live leases when its memory is short."""
     policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and memory.get("maxmemory"):
         warnings.warn(
@@ -496,18 +496,18 @@ def _warn_of_eviction(memory: dict[str, Any]) -> None:
 
 
 def _refusal(error: BaseException) -> BaseException:
-    """What a cluster's client met first: it wraps what a node said, and guesses at the reason."""
+    """Return the first error that a cluster's client met: the client wraps it, and guesses at the reason."""
     while isinstance(error, RedisClusterException) and (before := error.__cause__ or error.__context__):
         error = before
     return error
 
 
 def is_odd_record(error: BaseException | None) -> bool:
-    """Whether an error tells of what stands under one key's names, and says nothing of the server or of other keys."""
+    """Return whether an error concerns the records of one key, and not the server or other keys."""
     text = str(error)
     if not isinstance(error, ResponseError) or isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError):
         return False
-    # A script that met what no version writes: Lua's own error. Others in a script are the server's, by name.
+    # A script met a value that no version writes, and Lua raised. The server's errors in a script are named here.
     broken = text.startswith(("user_script:", "Error running script")) and not any(
         word in text for word in ("ACL", "MISCONF", "NOPERM", "OOM", "READONLY", "can't run this command")
     )
@@ -515,12 +515,12 @@ def is_odd_record(error: BaseException | None) -> bool:
 
 
 def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
-    """Say of an error whether another try may help, and what to do about it."""
+    """Return whether another try may help after an error, and what to do about it."""
     text = str(error)
     status = str(getattr(error, "status_code", None) or text.partition(" ")[0])
     if isinstance(_refusal(error), _REFUSED):
         return False, (
-            "the server refuses these credentials, or they may not do this: check user, password and ACL "
+            "the server refuses these credentials, or they do not permit this: check user, password and ACL "
             f"({acl_rules('<prefix>')})"
         )
     match error:
@@ -530,7 +530,7 @@ def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for
             return True, "this server is a replica: give the address of the primary"
         case TryAgainError() | ClusterDownError() | SlotNotCoveredError():
             return True, "the cluster is being rearranged: nothing was changed; try again later"
-        case ClusterError() if "TTL exhausted" in text:  # what redis-py makes of TRYAGAIN
+        case ClusterError() if "TTL exhausted" in text:  # redis-py's error after TRYAGAIN
             return True, "the cluster is being rearranged: nothing was changed; try again later"
         case AskError():
             return False, "this server is a node of a cluster: add cluster=true to the URL, or give a RedisCluster"
@@ -538,17 +538,17 @@ def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for
             return False, "this server is not in cluster mode: leave cluster=true out of the URL"
         case ResponseError() if "WRONGTYPE" in text:
             return False, (
-                "a value of another type stands under one of this key's names, and was left alone: choose another "
+                "one of this key's names holds a value of another type, which was left as it is: choose another "
                 "key_prefix, or remove it"
             )
         case ResponseError() if "OOM" in text:
             return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
         case ResponseError():
-            return status in _MAYBE_LATER, "the server refused the request: its own words say why"
+            return status in _MAYBE_LATER, "the server refused the request: see its message"
         case redis.ConnectionError() | redis.TimeoutError() | RedisClusterException() | OSError():
             return True, (
                 "check that the server is up and can be reached from here (address, port, security group; rediss:// "
-                "where it wants TLS); the call may have taken effect, and repeating it is safe"
+                "if it requires TLS); the call may have taken effect, and repeating it is safe"
             )
         case _:
-            return False, "the client could not make sense of the request or of its answer"
+            return False, "the client could not send the request or parse the answer: see the cause"

@@ -1,4 +1,4 @@
--- Store a message and try to own the key, in one step, decided in the order of M1.
+-- Store a message and try to own the key, in one step (M1). The numbers below are the cases of M1.
 --
 -- ARGV   1 owner  2 ttl  3 message id ('' for none)  4 body  5 ticket to redeem ('' for none)
 --        6 '1' if the owner is a ticket  7 '1' if the message may be stored behind another owner
@@ -30,8 +30,8 @@ local function offer_target()
     return true
 end
 
--- Grants the key and gives its oldest due message to the new owner; a ticket is given none (M6, M9). `wanted` is the
--- caller's own message, `by` the claim whose it was before.
+-- Grants the key and gives its oldest due message to the new owner; a ticket gets none (M6: failure, M9: hand over).
+-- `wanted` is the caller's own message, `by` the claim that stored it.
 local function own(wanted, by)
     end_runs()
     grant(owner, ttl)
@@ -47,13 +47,13 @@ local function own(wanted, by)
         finish_mail()
         return granted('claimed', {})
     end
-    -- Nobody has anything to run: all that was due was out of attempts, or the caller's own message is not due.
+    -- There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.
     free('released', owner, k.fence)
     local answer = { 'idle', buried }
     if wanted then answer = { 'duplicate', 'dead', '', buried } end
     for _, message in ipairs(k.mail) do
         if message.id == wanted and not message.gone then
-            promise(message) -- it pauses, or waits behind one that does: ours to run when it is due (M3, M6, M8)
+            promise(message) -- it pauses, or waits behind a paused one: the mailbox runs it later (M3: promised)
             message.meta.by = by
             answer = by == owner and { 'routed', '', k.stored } or { 'duplicate', 'waiting', '', buried }
         end
@@ -76,7 +76,7 @@ if refusal then return refusal end
 local live = k.owner ~= false
 local holder = k.owner or ''
 
-if live and k.owner == owner then -- (1) owned already: answered from what stands
+if live and k.owner == owner then -- (1) owned already: answer from the present records
     refusal = load_mail()
     if refusal then return refusal end
     local known = id == '' or is_stored(id) or trace_of('id:' .. id, window)
@@ -84,13 +84,13 @@ if live and k.owner == owner then -- (1) owned already: answered from what stand
     adopt_mail('')
     offer_target()
     if not known then store(id, body, { by = owner, promised = as_ticket }) end
-    -- An owner that only acquired was given nothing yet.
+    -- An owner that only acquired the lease has no message yet.
     if #given() == 0 and not as_ticket then deliver(max_attempts, window) end
     finish_mail()
     return granted('claimed', {})
 end
 
--- A late copy of a claim whose own message has failed since (M3).
+-- A late copy of a claim whose own message has failed since (M3: promised).
 if trace_of('by:' .. owner, window) then return { 'idle', buried } end
 
 if id == '' then
@@ -103,13 +103,13 @@ if id == '' then
 end
 
 local ended = trace_of('id:' .. id, window)
-if ended then -- (2) handled or dead; or routed by this very claim, and finished since (R8)
+if ended then -- (2) handled or dead; or routed by this very claim, and finished since (R8: lost replies)
     if ended.by == owner then return { 'routed', holder, k.stored } end
     return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder, buried }
 end
 
 local waits = is_stored(id)
-if live and waits then -- (3) it waits or runs: whoever is told so is promised it (M3)
+if live and waits then -- (3) it waits or runs: promised before the caller is told so (M3)
     refusal = load_messages({ id })
     if refusal then return refusal end
     local message = k.mail[1]
@@ -121,7 +121,7 @@ end
 
 if live then -- (5) stored behind an owner
     if not route then return { 'busy', holder, k.pttl } end
-    if k.stored >= max_pending then return { 'full', holder } end -- M7
+    if k.stored >= max_pending then return { 'full', holder } end -- M7: limits
     store(id, body, { by = owner, promised = true })
     offer_target()
     finish_mail()
@@ -132,7 +132,7 @@ refusal = load_mail()
 if refusal then return refusal end
 k.block, k.pauses = block == '1', pauses
 local by = owner
-if waits then -- (4) it waits and nobody owns: now this caller's
+if waits then -- (4) it waits and the key is free: now this caller's
     for _, message in ipairs(k.mail) do
         if message.id == id then
             by, message.meta.by = message.meta.by, owner
@@ -140,7 +140,7 @@ if waits then -- (4) it waits and nobody owns: now this caller's
             if as_ticket then promise(message) end
         end
     end
-else -- (5) stored and owned, though the mailbox is full, unless it would only wait behind one that blocks (M7)
+else -- (5) stored and owned even if the mailbox is full, unless it would only wait behind a blocking one (M7: limits)
     if k.stored >= max_pending + beyond then return { 'full', '' } end
     if block == '1' and k.stored >= max_pending and not as_ticket and not has_work() then return { 'full', '' } end
     store(id, body, { by = owner, promised = as_ticket })

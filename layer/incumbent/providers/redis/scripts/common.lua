@@ -1,7 +1,7 @@
--- What all scripts of the Redis provider share. It is put before each of them when they are loaded; mail.lua comes
--- between them where messages matter.
+-- The code that all scripts of the Redis provider share. The provider puts it before each script; for scripts that
+-- touch messages, mail.lua comes between them.
 --
--- KEYS, the same eight for every script, all in the lease key's hash slot (H24):
+-- KEYS, the same eight for every script, all in the lease key's hash slot:
 --   1  <prefix>:lease:<key>   the lease: a plain string, the owner, with PX. Expiry is the server's (R3)
 --   2  {<lease>}:state        hash: v, owner, fence, since, until, block, pauses, left_*, keyspace, target, request_id,
 --                           log_stream; block and pauses (separated by commas) as the policy last said (M6)
@@ -15,16 +15,17 @@
 -- Times are the server's, in epoch milliseconds. Fences are kept and answered as text: they have more digits than
 -- Lua prints by itself (H30). A message is given to a tenure when its `given` is the tenure's fence; else it is '0'.
 --
--- mail, meta and body exist only while messages are stored, and have no TTL. state has none while messages are
--- stored, and else lives for a day longer than the lease, or as long as the dead letters. ended, dead and letters
--- always have one. Fields that this version does not know stay as they are (M12): in meta, text or whole numbers.
+-- mail, meta and body exist only while messages are stored, and have no TTL. state has no TTL while messages are
+-- stored; else it lives for a day longer than the lease, or as long as the dead letters. ended, dead and letters
+-- always have a TTL. Fields that this version does not know stay unchanged (M12: format): in meta, text or whole
+-- numbers.
 --
--- A script reads, and refuses what it does not know, before its first write (M12): what is of another type makes
--- its read fail with WRONGTYPE (H29). Answers are arrays whose first element says which answer it is; besides its
--- own, every script may answer
+-- A script reads all records, and refuses unknown ones, before its first write (M12: format). A read of a record of
+-- another type fails with WRONGTYPE. Answers are arrays whose first element names the answer. Besides its own answers,
+-- every script may return
 --   {'format', <record>, <version>}   written by a version that this one does not know
---   {'broken', <record>}              records that belong together do not: evicted, or edited by hand
--- An owner or a target that is not there is '' in arguments, records and answers.
+--   {'broken', <record>}              records that belong together do not match: evicted, or edited by hand
+-- A missing owner or target is '' in arguments, records and answers.
 
 local LEASE, STATE, MAIL, META, BODY = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ENDED, DEAD, LETTERS = KEYS[6], KEYS[7], KEYS[8]
@@ -43,12 +44,12 @@ local clock = call('TIME')
 local now_us = clock[1] * 1000000 + clock[2]
 local now = math.floor(now_us / 1000)
 
--- The key as it stands: `owner` is false when it is free; `tenure` is the fence of the live tenure, and nil when
--- the key is free or its lease foreign, which is one whose owner our state does not know. `changes` are fields of
--- the state and their values, to be written by `finish`.
+-- The key's present state: `owner` is false when it is free; `tenure` is the fence of the live tenure, and nil when
+-- the key is free or its lease is foreign (its owner is not the one in the state). `changes` holds fields of the state
+-- and their values, for `finish` to write.
 local k = { mail = {}, changes = {} }
 
--- Reads all but the messages. Answers a refusal, or nil.
+-- Reads everything but the messages. Returns a refusal, or nil.
 local function load()
     k.owner = call('GET', LEASE)
     k.pttl = k.owner and call('PTTL', LEASE) or -2
@@ -81,12 +82,12 @@ local function note(...)
     end
 end
 
--- A write that needs no memory. After it, a server that is out of memory refuses none of the script's others.
+-- Makes a write that needs no memory. After it, a server that is out of memory refuses no further write of the script.
 local function begin()
     call('PERSIST', STATE)
 end
 
--- Writes the state and gives it the life it needs: none ends while messages are stored, else a day after the lease.
+-- Writes the state and sets its TTL: none while messages are stored, else a day longer than the lease.
 local function finish()
     note('v', VERSION)
     call('HSET', STATE, unpack(k.changes))
@@ -99,13 +100,13 @@ local function finish()
     end
 end
 
--- Whether the owner's lease is live, in the tenure of that fence if it is known (R2, R3).
+-- Returns whether the owner's lease is live, in the tenure of that fence if it is known (R2: acquire, R3: expiry).
 local function owned_by(owner, fence)
     return k.owner == owner and (not k.known or fence == '' or fence == k.fence)
 end
 
--- Begins a tenure of the present owner: with that fence, or a new one, greater than any before and not behind the
--- clock (R7).
+-- Begins a tenure of the present owner: with that fence, or with a new one, greater than any before and not behind
+-- the clock (R7: fence).
 local function start_tenure(fence)
     k.fence = fence or int(math.max(tonumber(k.fence) + 1, now_us))
     k.known, k.tenure = true, k.fence
@@ -119,13 +120,14 @@ local function grant(owner, ttl)
     start_tenure()
 end
 
--- Makes a foreign lease whose owner now speaks to us a tenure of ours: with the fence that the owner was granted,
--- should our state have been lost.
+-- Turns a foreign lease into a tenure when its owner calls: with the fence that the owner was granted, if the state
+-- was lost.
 local function adopt(fence)
     if not k.known then start_tenure(fence ~= '' and fence or nil) end
 end
 
--- R4: at least ttl from now, and never earlier than it stands. A stranger's lease without expiry gets one.
+-- Extends the lease to at least ttl from now, and never shortens it (R4: renew). A foreign lease without expiry gets
+-- one.
 local function extend(ttl)
     if k.pttl < ttl then
         call('PEXPIRE', LEASE, int(ttl))
@@ -134,7 +136,7 @@ local function extend(ttl)
     note('until', int(now + k.pttl))
 end
 
--- Notes how a tenure ended, or was passed on: the evidence for a repeated call (R8).
+-- Notes how a tenure ended, or was passed on: the evidence for a repeated call (R8: lost replies).
 local function leave(how, owner, successor, fence)
     note('left_how', how, 'left_owner', owner, 'left_successor', successor, 'left_fence', fence)
 end

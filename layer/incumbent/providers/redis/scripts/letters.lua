@@ -1,8 +1,8 @@
--- List dead letters, the longest dead first (M6); nothing changes.
+-- List dead letters, the longest dead first (M6). Changes nothing.
 --
 -- ARGV  1 how many at most
 -- Answers {'letters', {id, format ...}, id, meta, body ...}: first those that this version cannot read, each with its
--- format, or '' where it is broken.
+-- format, or '' if it is broken.
 
 local limit = tonumber(ARGV[1])
 local refusal = load()

@@ -1,13 +1,13 @@
--- What the scripts that read or change messages share: it is put after common.lua.
+-- The code that the scripts that read or change messages share. The provider puts it after common.lua.
 
-local REMEMBERED = 256 -- M5: traces kept per key and outcome
+local REMEMBERED = 256 -- traces kept per key and outcome (M5: once per id)
 local LETTERS_MS = 14 * DAY_MS
-local AT_ONCE = 1000 -- fields asked for in one call: Lua's stack holds a few thousand
+local AT_ONCE = 1000 -- fields read in one call: Lua's stack holds a few thousand
 
--- What this call has moved to the dead letters, as id, meta, body of each: told so that somebody can be (M6).
+-- The messages that this call has moved to the dead letters, as id, meta, body of each, for the answer (M6: failure).
 local buried = {}
 
--- Reads the meta of the messages of these ids into `k.mail`, in their order. Answers a refusal, or nil.
+-- Reads the meta of the messages of these ids into `k.mail`, in their order. Returns a refusal, or nil.
 local function load_messages(ids)
     for first = 1, #ids, AT_ONCE do
         local last = math.min(#ids, first + AT_ONCE - 1)
@@ -30,7 +30,8 @@ local function is_stored(id)
     return k.stored > 0 and call('ZSCORE', MAIL, id)
 end
 
--- Messages that are due and not given to that tenure, oldest first; behind a paused one that blocks none is (M6). Of a
+-- Returns the messages that are due and not given to that tenure, oldest first. A paused message that blocks hides all
+-- later ones (M6: failure). Of a
 -- free key, `end_runs` comes first.
 local function due(tenure)
     local found = {}
@@ -46,7 +47,7 @@ local function due(tenure)
     return found
 end
 
--- What the present tenure was given.
+-- Returns the messages that the present tenure was given.
 local function given()
     local found = {}
     for _, message in ipairs(k.mail) do
@@ -96,7 +97,7 @@ local function last_place(set)
     return tonumber(call('ZREVRANGE', set, 0, 0, 'WITHSCORES')[2] or 0)
 end
 
--- Puts a message at the end of the mailbox; its meta is written by `finish_mail`.
+-- Puts a message at the end of the mailbox; `finish_mail` writes its meta.
 local function store(id, body, meta)
     meta.v, meta.stored, meta.attempts, meta.due, meta.given = FORMAT, now, 0, 0, '0'
     call('ZADD', MAIL, int(last_place(MAIL) + 1), id)
@@ -114,7 +115,7 @@ local function remove(message)
     k.stored = k.stored - 1
 end
 
--- Gives a message to the present tenure, counted as a delivery in the same step (M6).
+-- Gives a message to the present tenure, and counts the delivery in the same step (M6: failure).
 local function give(message)
     message.meta.attempts = message.meta.attempts + 1
     message.meta.given = k.fence
@@ -134,7 +135,7 @@ end
 --   <outcome>:<n>     '<fence> <at> <bytes of by> <by><id>'
 --   id:<id>           '<outcome>:<n>' of the last trace of an id that was handled or died (M5)
 --   by:<by>           'f:<n>' of the last trace of a claim whose own message failed (M3)
---   purges            by what each of the last purges is known (R8)
+--   purges            the token of each of the last purges (R8: lost replies)
 
 local function queue(outcome)
     local first, last, count = string.match(call('HGET', ENDED, outcome) or '1 0 0', '^(%d+) (%d+) (%d+)$')
@@ -154,7 +155,7 @@ local function read_trace(name)
     }
 end
 
--- The last trace under 'id:<id>' or 'by:<by>', if the window reaches back to it.
+-- Returns the last trace under 'id:<id>' or 'by:<by>', if the window reaches back to it.
 local function trace_of(index, window)
     local trace = k.traces and read_trace(call('HGET', ENDED, index))
     if trace and now - trace.at < window then return trace end
@@ -173,7 +174,7 @@ local function trace(outcome, message, window)
     k.traces = VERSION
 end
 
--- Keeps traces as long as the window, and no more than the last 256 of each outcome (M5).
+-- Removes traces older than the window, and all but the last 256 of each outcome (M5: once per id).
 local function forget(window)
     for _, outcome in ipairs(k.traces and { 'h', 'd', 'f' } or {}) do
         local first, last, count = queue(outcome)
@@ -202,8 +203,8 @@ local function drop_letter(id)
     k.letters = k.letters - 1
 end
 
--- A dead letter's meta and body; for one that this version cannot read nil, and what is wrong with it: its format, or
--- '' where it is broken.
+-- Returns a dead letter's meta and body; for one that this version cannot read, nil and its format, or nil and '' if it
+-- is broken.
 local function read_letter(id)
     local text = call('HGET', LETTERS, id)
     local line = text and string.find(text, '\n', 1, true)
@@ -215,7 +216,7 @@ local function read_letter(id)
     return meta, string.sub(text, line + 1)
 end
 
--- Moves a message that is out of attempts to the dead letters, which are kept for 14 days (M6).
+-- Moves a message that is out of attempts to the dead letters, which are kept for 14 days (M6: failure).
 local function bury(message, window)
     local body = message.body or call('HGET', BODY, message.id)
     remove(message)
@@ -246,7 +247,8 @@ local function bury_spent(max_attempts, window)
     end
 end
 
--- Gives the oldest due message to the present tenure, and buries what is out of attempts before it (M4, M6).
+-- Gives the oldest due message to the present tenure, and moves those out of attempts before it to the dead letters
+-- (M4: order, M6: failure).
 local function deliver(max_attempts, window)
     for _, message in ipairs(due(k.tenure)) do
         if message.meta.attempts < max_attempts then
@@ -257,7 +259,7 @@ local function deliver(max_attempts, window)
     end
 end
 
--- Writes what was changed of the messages, then the state.
+-- Writes the changed messages, then the state.
 local function finish_mail()
     for _, message in ipairs(k.mail) do
         if message.moved and not message.gone then call('ZADD', MAIL, int(last_place(MAIL) + 1), message.id) end
@@ -268,8 +270,8 @@ local function finish_mail()
     finish()
 end
 
--- {<tag>, fence, PTTL, how many more are due, {id, meta, body of each that was buried}, then id, meta, body of each message
--- that the tenure was given}
+-- Returns {<tag>, fence, PTTL, number of other due messages, {id, meta, body of each buried message}, then id, meta,
+-- body of each message that the tenure was given}.
 local function granted(tag, leave_out)
     local answer = { tag, k.fence, k.pttl, #due(k.tenure), buried }
     for _, message in ipairs(given()) do

@@ -1,4 +1,4 @@
--- Say since when due messages of this key have had no live owner (M8); nothing changes.
+-- Return since when due messages of this key have had no live owner (M8). Changes nothing.
 --
 -- Answers {'orphan', since, now, target, due} or {'none'}.
 
@@ -14,6 +14,6 @@ local since = math.huge
 for _, message in ipairs(waiting) do
     since = math.min(since, math.max(message.meta.due, message.meta.stored))
 end
--- A stranger may have removed the lease before its time.
+-- Another program may have removed the lease before its expiry.
 since = math.max(since, math.min(k.ended_at, now))
 return { 'orphan', int(since), int(now), k.target, #waiting }

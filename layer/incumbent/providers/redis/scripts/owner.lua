@@ -1,4 +1,4 @@
--- Say who holds the key (R3); nothing changes.
+-- Return the live owner of the key (R3). Changes nothing.
 --
 -- Answers {'held', owner} or {'free'}.
 

@@ -1,7 +1,7 @@
--- Look at all stored messages, oldest first; nothing changes.
+-- Return all stored messages, oldest first. Changes nothing.
 --
 -- Answers {'mail', {id, format ...}, id, meta, body ...}: first those that this version cannot read, each with its
--- format, or '' where it is broken.
+-- format, or '' if it is broken.
 
 local refusal = load()
 if refusal then return refusal end

@@ -1,6 +1,6 @@
 -- Remove a dead letter for good; the trace of its id stays (M6).
 --
--- ARGV  1 id  2 '1' if repeated  3 what this call, and no other, is known by
+-- ARGV  1 id  2 '1' if repeated  3 a token of this call
 -- Answers {'purged'}, also when this very call has done so before (R8); {'none'}; or, when a repeated call finds
 -- neither the letter nor evidence, and too many others have purged since, {'unknown'} (R9).
 

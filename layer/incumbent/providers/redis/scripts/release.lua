@@ -1,4 +1,4 @@
--- Free the key if that owner holds it, in its own tenure; for anybody else nothing changes (R5).
+-- Free the key if that owner holds it, in its own tenure; for any other caller nothing changes (R5).
 --
 -- ARGV  1 owner  2 the fence that the owner was granted, '' if not known
 -- Answers {'released'} or {'kept'}.

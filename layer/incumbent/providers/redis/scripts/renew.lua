@@ -1,4 +1,4 @@
--- Extend a live lease of that owner, and say how many messages are due that it was not given (R4).
+-- Extend a live lease of that owner (R4), and return how many due messages it was not given.
 --
 -- ARGV  1 owner  2 ttl  3 the fence that the owner was granted, '' if not known
 -- Answers {'renewed', fence, PTTL, waiting} or {'lost', holder}.

@@ -1,4 +1,4 @@
--- Say what became of messages, and free the key if nothing is due, else pass it on, in one step (M2).
+-- Record the outcome of messages, and free the key if nothing is due, else pass it on, in one step (M2).
 --
 -- ARGV   1 owner  2 ttl  3 successor ('' for none)  4 '1' if the successor is a ticket
 --        5 the fence that the owner was granted, '' if not known  6 '1' if repeated
@@ -28,7 +28,7 @@ for position, outcome in ipairs({ 'handled', 'failed', 'dropped', 'deferred' }) 
     end
 end
 
--- What a settle by somebody who is not the live owner finds: its own effect, a loss, or nothing to tell by.
+-- Answers a settle by a caller that is not the live owner: with its earlier effect, a loss, or 'unknown'.
 local function settled_before()
     local left = k.left
     if left.how == 'moved' and left.owner == owner and left.successor == successor and k.owner == successor then
@@ -36,7 +36,7 @@ local function settled_before()
     end
     if left.how == 'settled' and left.owner == owner then return { 'released', k.stored, buried } end
     if not repeated then return { 'lost', k.owner or '' } end
-    for _, outcome in ipairs({ 'h', 'd', 'f' }) do -- R9: a later tenure hides how this one left, its traces stay
+    for _, outcome in ipairs({ 'h', 'd', 'f' }) do -- a later tenure hides how this one ended; traces stay
         local first, last = queue(outcome)
         for number = first, last do
             local old = read_trace(outcome .. ':' .. int(number))
@@ -55,14 +55,14 @@ local function settle(message, entry)
     if entry.outcome == 'handled' then
         trace('h', message, window)
         remove(message)
-    elseif entry.outcome == 'deferred' then -- stays at its place, promised, its delivery in this tenure not counted
+    elseif entry.outcome == 'deferred' then -- keeps its place, promised; its delivery in this tenure is not counted
         if meta.given == k.fence then meta.attempts = meta.attempts - 1 end
         meta.given, meta.promised = '0', true
         message.changed = true
-    elseif entry.outcome == 'dropped' and not meta.promised then -- its source is told, and keeps it (M3)
+    elseif entry.outcome == 'dropped' and not meta.promised then -- its source is told, and keeps it (M3: promised)
         trace('f', message, window)
         remove(message)
-    else -- what is promised, even meanwhile, is ours to retry (M3, M6)
+    else -- the mailbox retries a promised message, even one promised meanwhile (M3, M6: failure)
         meta.error = entry.error
         if entry.final or meta.attempts >= max_attempts then
             bury(message, window)
@@ -92,7 +92,7 @@ bury_spent(max_attempts, window)
 local tenure = k.fence
 if successor ~= '' and #due(nil) > 0 then
     grant(successor, ttl)
-    if as_ticket then -- what is handed over is promised (M3), and counted only when it is redeemed (M6)
+    if as_ticket then -- handed over: promised (M3), and counted only when the ticket is redeemed (M6: failure)
         for _, message in ipairs(k.mail) do
             promise(message)
         end
@@ -105,6 +105,6 @@ if successor ~= '' and #due(nil) > 0 then
         return granted('continued', {})
     end
 end
-free('settled', owner, tenure) -- nothing is due, nobody comes after, or all that was due was out of attempts
+free('settled', owner, tenure) -- nothing is due, no successor is named, or all due messages were out of attempts
 finish_mail()
 return { 'released', k.stored, buried }

@@ -1,7 +1,8 @@
--- Renew, and be given all due messages that were never delivered, oldest first (M6).
+-- Renew the lease and take all due messages that were never delivered, oldest first (M6).
 --
--- It stops at the first due message that was delivered before: those go one by one, and nothing newer goes ahead of
--- them (M4). The answer names all that the tenure was given, so that a repeated call is answered like the first (R8).
+-- It stops at the first due message that was delivered before: those are delivered one by one, and no newer one goes
+-- ahead of them (M4: order). The answer lists all that the tenure was given, so that a repeated call gets the same
+-- answer as the first (R8: lost replies).
 --
 -- ARGV  1 owner  2 ttl  3 the fence that the owner was granted, '' if not known  4... ids to leave out of the answer
 -- Answers {'taken', fence, PTTL, waiting, {}, id, meta, body ...} or {'lost', holder}.

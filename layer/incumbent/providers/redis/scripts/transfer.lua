@@ -1,8 +1,8 @@
 -- Pass the key on in one step, from a live owner, with a full ttl and a new fence (R6).
 --
 -- ARGV  1 owner  2 successor  3 ttl  4 the fence that the owner was granted, '' if not known  5 '1' if repeated
--- Answers {'moved', fence, PTTL}, also when this very call has done so before (R8); {'lost', holder}; or, when a
--- repeated call finds no evidence of its own effect, {'unknown', holder} (R9).
+-- Answers {'moved', fence, PTTL}, also when this very call has done so before (R8: lost replies); {'lost', holder};
+-- or, when a repeated call finds no evidence of its own effect, {'unknown', holder} (R9: unknown outcome).
 
 local owner, successor, ttl, fence, repeated = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
 local refusal = load() or load_mail()
