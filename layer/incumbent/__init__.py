@@ -1,7 +1,7 @@
-"""incumbent: one owner per key on AWS Lambda. Whoever loses the race hands its message to the owner.
+"""incumbent: one owner per key on AWS Lambda. An invocation that loses the race hands its message to the owner.
 
-The public names are all here, but for the providers, which are imported from where they are
-(``incumbent.providers.redis`` and its neighbours), so that a function pays only for the store it uses.
+All public names are here, except the providers: import these from their modules (``incumbent.providers.redis`` and its
+neighbours), so that a function loads only the store that it uses.
 """
 
 from incumbent.contract import (

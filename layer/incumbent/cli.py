@@ -45,9 +45,9 @@ QUIET = {"POWERTOOLS_METRICS_DISABLED": "true"}  # their lines are for CloudWatc
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: all went well. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter was
-    not there, nobody could be woken, or some of the records could not be read. 2: it could not be tried; one line on
-    standard error says why. 130: interrupted.
+    0: success. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter does not
+    exist, a function could not be woken, or some records could not be read. 2: the command could not start; one line
+    on standard error says why. 130: interrupted.
     """
     arguments = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Nobody reads any more. What Python would flush at its end has nowhere to go.
+        # The reader has closed the pipe. What Python would flush at its end has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD
     except TimeoutError as error:
@@ -65,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except StoredFormatUnknown as error:
         if not error.skipped:
             return _fail(str(error), USAGE)
-        _fail(f"{len(error.skipped):,} of the records could not be read, and were left as they stand:", BAD)
+        _fail(f"{len(error.skipped):,} of the records could not be read, and were left as they are:", BAD)
         for each in error.skipped[:MAX_SKIPPED]:
             _complain(f"  {each}")
         if len(error.skipped) > MAX_SKIPPED:
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    replay = commands.add_parser("replay", help="send what a scenario says, and tell what became of it")
+    replay = commands.add_parser("replay", help="send a scenario's events, and report what became of them")
     replay.add_argument("scenario", type=Path, help="a scenario's JSON file")
     replay.add_argument("--cold", action="store_true", help="start with no environment ready")
     replay.add_argument("--logs", action="store_true", help="show what the functions print")
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     invoke.set_defaults(command=_invoke)
     _add_common(invoke, concurrency=1)
 
-    sweep = commands.add_parser("sweep", help="wake whoever left messages behind, as the sweeper does")
+    sweep = commands.add_parser("sweep", help="wake the functions of keys with waiting messages, as the sweeper does")
     sweep.add_argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"wakes at most ({LIMIT})")
     sweep.add_argument("--dry-run", action="store_true", help="only look")
     sweep.set_defaults(command=_sweep)
@@ -108,26 +108,30 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_dead(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = commands.add_parser("ls", help="list them; without a key those of all keys, which reads the whole store")
-    listing.add_argument("key", nargs="?", help="a key, its keyspace in front as the list shows it")
-    listing.add_argument("--limit", type=_positive, default=100, metavar="N", help="so many at most (100)")
-    listing.add_argument("--json", action="store_true", help="a JSON object a line, with the event")
+    listing = commands.add_parser(
+        "ls", help="list dead letters; without a key those of all keys, which reads the whole store"
+    )
+    listing.add_argument("key", nargs="?", help="a key, with its keyspace in front as the list shows it")
+    listing.add_argument("--limit", type=_positive, default=100, metavar="N", help="the maximum number (100)")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line, with the event")
     listing.set_defaults(command=_dead_ls)
-    show = commands.add_parser("show", help="show one, its event too")
+    show = commands.add_parser("show", help="show a dead letter, with its event")
     show.set_defaults(command=_dead_show)
-    redrive = commands.add_parser("redrive", help="put them back into their mailbox, and wake who runs them")
-    redrive.add_argument("--target", metavar="FUNCTION", help="whom to wake, in place of what is recorded with the key")
+    redrive = commands.add_parser("redrive", help="put dead letters back into their mailbox, and wake the function")
+    redrive.add_argument(
+        "--target", metavar="FUNCTION", help="the function to wake, instead of the one recorded with the key"
+    )
     redrive.set_defaults(command=_dead_redrive)
-    purge = commands.add_parser("purge", help="remove them for good")
+    purge = commands.add_parser("purge", help="remove dead letters for good")
     purge.set_defaults(command=_dead_purge)
     for command in (show, redrive, purge):
-        command.add_argument("key", help="their key, its keyspace in front as the list shows it")
+        command.add_argument("key", help="the key, with its keyspace in front as the list shows it")
     show.add_argument("id", help="the message's id")
     for command in (redrive, purge):
         command.add_argument("ids", nargs="*", metavar="id", help="the messages' ids")
-        command.add_argument("--all", action="store_true", help="all of the key")
+        command.add_argument("--all", action="store_true", help="all dead letters of the key")
     for command in (listing, show, redrive, purge):
-        command.add_argument("--keyspace", metavar="NAME", help="put before the key: then it is the application's own")
+        command.add_argument("--keyspace", metavar="NAME", help="the keyspace; the key is then the application's own")
         _add_store(command)
 
 
@@ -139,8 +143,10 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
-    parser.add_argument("--provider", choices=PROVIDERS, help="where leases and mailboxes are (as the template says)")
-    parser.add_argument("--redis-url", metavar="URL", help="a Redis of yours, in place of an embedded Valkey")
+    parser.add_argument(
+        "--provider", choices=PROVIDERS, help="the store of leases and mailboxes (default: the template's)"
+    )
+    parser.add_argument("--redis-url", metavar="URL", help="an existing Redis, instead of an embedded Valkey")
     parser.add_argument(
         "--template", type=Path, default=Path("template.yaml"), metavar="FILE", help="a SAM template (template.yaml)"
     )
@@ -149,18 +155,18 @@ def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
         type=_positive,
         default=concurrency,
         metavar="N",
-        help=f"how many environments each function has at most ({concurrency})",
+        help=f"the maximum number of environments of each function ({concurrency})",
     )
     parser.add_argument(
         "--retry-after",
         type=_pauses,
         default=RETRY_DELAYS_MS,
         metavar="SECONDS,SECONDS",
-        help="how long a failed asynchronous invocation waits for each retry (60,120, as on Lambda)",
+        help="the pauses in seconds before the retries of a failed asynchronous invocation (60,120, as on Lambda)",
     )
     for option, what in (
         ("--parameter", "set a parameter of the template"),
-        ("--env", "set a variable in every function, in place of the template's"),
+        ("--env", "set a variable in every function, instead of the template's"),
     ):
         parser.add_argument(option, type=_pair, action="append", default=[], metavar="NAME=VALUE", help=what)
 
@@ -255,7 +261,7 @@ def _store(arguments: argparse.Namespace) -> operations.Store:
     }
     environment = {**os.environ, **{name: value for name, value in said.items() if value}}
     if environment.get("INCUMBENT_PROVIDER") == "memory":
-        raise ConfigurationError("the memory provider's store is in the process that uses it: there is none to look at")
+        raise ConfigurationError("the memory provider's store is in the process that uses it: name redis or dynamodb")
     return operations.store_of(from_env(environment))
 
 
@@ -275,7 +281,7 @@ def _ids(
     arguments: argparse.Namespace, store: operations.Store, key: str, skipped: list[StoredFormatUnknown]
 ) -> list[str]:
     if bool(arguments.ids) == arguments.all:
-        raise ConfigurationError("name the messages by their ids, or say --all, one of the two")
+        raise ConfigurationError("give either the messages' ids or --all")
     if not arguments.all:
         return [_id(each) for each in arguments.ids]
     found = operations.all_of(store, key, skipped)
@@ -355,7 +361,7 @@ def _interrupt(*_: object) -> None:
 
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 

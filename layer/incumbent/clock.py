@@ -22,12 +22,12 @@ class Moment:
         return Moment(self.mono_ms + ms, self.wall_ms + ms)
 
     def until(self, later: "Moment") -> int:
-        """Milliseconds from here to ``later`` on whichever clock says fewer; negative when it has passed."""
+        """Return the milliseconds to ``later``, on the clock that has fewer; negative when it has passed."""
         return min(later.mono_ms - self.mono_ms, later.wall_ms - self.wall_ms)
 
 
 class Clock(Protocol):
-    """Where time comes from; tests put a clock of their own here."""
+    """The source of time; tests use their own clock."""
 
     def now(self) -> Moment:
         """Read both clocks."""
@@ -38,7 +38,7 @@ class Clock(Protocol):
         ...
 
     def wait_ms(self, event: threading.Event, ms: int) -> bool:
-        """Pause until ``event`` is set or ``ms`` have passed; say whether it is set."""
+        """Pause until ``event`` is set or ``ms`` have passed. Return whether it is set."""
         ...
 
 
@@ -54,7 +54,7 @@ class SystemClock:
         time.sleep(ms / 1000)
 
     def wait_ms(self, event: threading.Event, ms: int) -> bool:
-        """Pause until ``event`` is set or ``ms`` have passed; say whether it is set."""
+        """Pause until ``event`` is set or ``ms`` have passed. Return whether it is set."""
         return event.wait(ms / 1000)
 
 
@@ -62,16 +62,16 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def margin_ms(ttl_ms: int) -> int:
-    """How long before the end of its lease an owner stops believing (R12): a hundredth, at least 10 ms."""
+    """Return how many milliseconds before the end of a lease its deadline is (R12): a hundredth, at least 10."""
     return max(10, ttl_ms // 100)
 
 
 def deadline(sent: Moment, ttl_ms: int, expires_in_ms: int | None = None) -> Moment:
-    """Until when an owner may believe that it holds the key (R12).
+    """Return until when an owner may rely on its lease (R12).
 
-    ``sent`` is when the try that answered was sent, never later. ``expires_in_ms`` is how long the lease
-    still lives, counted from ``sent`` or later, where the store says so. The shorter of the two counts,
-    less a margin, so the owner stops believing before anybody else may start.
+    ``sent`` is when the try that was answered was sent, never later. ``expires_in_ms`` is how long the lease
+    still lives, counted from ``sent`` or later, if the store reports it. The shorter of the two counts,
+    less a margin, so the owner stops before any other caller may start.
     """
     lives_ms = ttl_ms if expires_in_ms is None else min(ttl_ms, expires_in_ms)
     return sent.plus(lives_ms - margin_ms(ttl_ms))

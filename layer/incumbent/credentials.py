@@ -1,21 +1,21 @@
-"""What is left out of a request before it is stored: whatever lets its reader act for the caller (H61)."""
+"""Removes from a request, before it is stored, everything that would let a reader act for the caller."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-# Names as they end, in small letters and without "-" and "_": of headers, query parameters, and what stands in a
-# request's context. So X-Api-Key and apiKey are one name, and apiKeyId is another.
+# Endings of names, in small letters and without "-" and "_": of headers, query parameters, and fields of a request's
+# context. So X-Api-Key and apiKey are one name, and apiKeyId is another.
 _SECRET = re.compile(
     r"(?:authorization|cookies?|password|passwd|passphrase|secret|token|jwt|jwtassertion|apikey|subscriptionkey"
     r"|secretaccesskey|credentials?|xamzsignature|xamznoidcdata|secwebsocketprotocol|xoriginverify|challengeanswer"
     r")\Z|\A(?:x?auth|sig)\Z"
 )
-# Where a run sends its answer to, or how it goes on: a follow-up could not do its work without them.
+# The address to which a run sends its answer, or the token by which it continues: a later run needs them.
 _HARMLESS = re.compile(r"(?:next|page|continuation|task|result|request|idempotency|sync)token\Z")
 
-# The parts of an event in which the platform, not the application, says who asks.
+# The parts of an event in which the platform, not the application, identifies the caller.
 _PARTS = frozenset(
     {
         "CodePipeline.job",
@@ -48,7 +48,7 @@ _WHOLE = frozenset({"authorizationtoken", "cookies", "identitysource", "password
 
 
 def without_credentials(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a request without credentials; what the application itself sends (body, arguments) is kept as it is."""
+    """Return a copy of a request without credentials. The application's own data (body, arguments) stays unchanged."""
     return {
         name: _scrubbed(value) if name in _PARTS else value
         for name, value in event.items()
@@ -65,12 +65,12 @@ def _scrubbed(value: Any) -> Any:
 
 
 def _is_left_out(name: str, value: object) -> bool:
-    """Whether it is a secret: not a group of values, such as the claims of a token (``authorizer.jwt``)."""
+    """Return whether a field is a secret; a group of values, such as a token's claims (``authorizer.jwt``), is not."""
     return value is not None and (_plain(name) in _WHOLE or (_is_secret(name) and not isinstance(value, Mapping)))
 
 
 def _emptied(pair: re.Match[str]) -> str:
-    """A query's parameter without its value, if that is a secret."""
+    """Return a query's parameter, without its value if that is a secret."""
     return f"{pair[1]}{pair[2]}=" if _is_secret(unquote(pair[2])) else pair[0]
 
 

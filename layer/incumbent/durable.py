@@ -1,8 +1,8 @@
-"""Where a lease does not go with Lambda's durable executions: refused by name, without importing their SDK.
+"""Refusals of leases that do not work with Lambda's durable executions, without importing their SDK.
 
-A durable handler is suspended by a ``BaseException`` that leaves it, and starts anew from its first line when it goes
-on. A lease around it would be given up at every wait. A lease inside one of its steps is held for as long as the step
-runs, and not a moment longer.
+A durable handler is suspended by a ``BaseException`` that leaves it, and starts again from its first line when it
+continues. A lease around it would be released at every wait. A lease inside one of its steps is held exactly as long as
+the step runs.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from incumbent.runs import Work
 from incumbent.values import Message
 
 _SDK = "aws_durable_execution_sdk_python"
-_ADVICE = "put the lease inside of a step: context.step(lambda _: reserve(order)), with @leased_function on reserve"
+_ADVICE = "put the lease inside a step: context.step(lambda _: reserve(order)), with @leased_function on reserve"
 
 
 def refuse(name: str, event: object, context: object) -> None:
-    """Refuse a lease around a durable handler, whichever of the two decorators stands above."""
+    """Refuse a lease around a durable handler, in either order of the two decorators."""
     if _is_of_the_sdk(context) and callable(getattr(context, "step", None)):
         raise ConfigurationError(
-            f"{name}: @durable_execution stands above the lease, which would be given up at every wait of the handler: "
+            f"{name}: @durable_execution stands above the lease, which would be released at every wait of the handler: "
             f"{_ADVICE}"
         )
     if _is_of_the_sdk(event) or (isinstance(event, Mapping) and {"DurableExecutionArn", "CheckpointToken"} <= {*event}):
@@ -31,7 +31,7 @@ def refuse(name: str, event: object, context: object) -> None:
 
 
 def held_to_the_end(name: str, work: Work) -> Work:
-    """Work that fails when it would be suspended: by a wait, or by a step of its own, inside of the lease."""
+    """Make the work fail if it would be suspended inside the lease, by a wait or by one of its own steps."""
 
     def run(message: Message, lease: Lease) -> object:
         try:
@@ -39,8 +39,8 @@ def held_to_the_end(name: str, work: Work) -> Work:
         except BaseException as error:
             if any(each.__name__ == "SuspendExecution" and _is_sdk(each) for each in type(error).__mro__):
                 raise ConfigurationError(
-                    f"{name}: the durable execution waits inside of the lease, which cannot be held meanwhile: wait "
-                    f"outside of it, and {_ADVICE}"
+                    f"{name}: the durable execution waits inside the lease, which cannot be held meanwhile: wait "
+                    f"outside the lease, and {_ADVICE}"
                 ) from error
             raise
 

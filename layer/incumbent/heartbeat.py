@@ -1,13 +1,13 @@
-"""The heartbeat: what keeps a lease alive while a run goes on, and what knows when it is lost.
+"""The heartbeat: renews a lease while its run goes on, and notices when the lease is lost.
 
-It renews from a thread of its own, so that a handler which holds the event loop or burns CPU does not starve it. It is
-stopped *and joined* before its run is settled and before the handler returns: Lambda freezes the environment then, and
-a thread left over would renew inside the next invocation.
+It renews from its own thread, so that a handler that holds the event loop or burns CPU does not starve it. It is
+stopped *and joined* before its run is settled and before the handler returns: then Lambda freezes the environment, and
+a remaining thread would renew inside the next invocation.
 
-A lease is lost when a renewal is refused, when its deadline has passed (R12), or when the thread dies. Nothing takes
-that back: a renewal that is answered after the deadline revives nothing (R3).
+A lease is lost when a renewal is refused, when its deadline has passed (R12), or when the thread dies. A loss is final:
+a renewal that is answered after the deadline revives nothing (R3: expiry).
 
-A child process that a run forks gets a copy without the thread. It cannot see the renewals of its parent, so it tells
+A child process that a run forks gets a copy without the thread. It cannot see the renewals of its parent, so it reports
 no loss.
 """
 
@@ -28,18 +28,19 @@ _RETRY_MS = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """What a renewal brings: the new deadline and, from a mailbox, how many messages wait."""
+    """The result of a renewal: the new deadline and, from a mailbox, how many messages wait."""
 
     deadline: Moment
     waiting: int | None = None
 
 
 class Heartbeat:
-    """Renews one tenure until it is stopped, lost, or the invocation is over (M13).
+    """Renews one tenure until it is stopped, lost, or the invocation is over (M13: never past the end).
 
-    ``renew`` sends one renewal; it raises ``LeaseLost`` when it is refused and anything else when it does not know.
-    ``on_lost`` is called once, with the reason, by whoever notices: this thread, or the run that looks. ``prepare`` is
-    called once in the thread, which has a copy of the run's context variables; ``before_each`` before each renewal.
+    ``renew`` sends one renewal; it raises ``LeaseLost`` when it is refused and any other error when the outcome is
+    unknown. ``on_lost`` is called once, with the reason, by the thread that notices: this one, or the run's.
+    ``prepare`` is called once in the thread, which has a copy of the run's context variables; ``before_each`` is called
+    before each renewal.
     """
 
     def __init__(
@@ -76,17 +77,17 @@ class Heartbeat:
         self.waiting: int | None = None
 
     def start(self) -> bool:
-        """Start beating, unless the invocation ends before the first renewal is due; say whether it beats."""
+        """Start the thread, unless the invocation ends before the first renewal is due. Return whether it started."""
         if self._ends is not None and self._clock.now().until(self._ends) <= self._due_ms():
             return False
         run = functools.partial(contextvars.copy_context().run, self._beat_until_stopped)
         thread = self._make_thread(target=run, name="incumbent-heartbeat", daemon=True)
-        thread.start()  # raises where there are too many threads
+        thread.start()  # raises if there are too many threads
         self._thread = thread
         return True
 
     def stop(self) -> None:
-        """Stop and join; no renewal is sent or in flight afterwards."""
+        """Stop and join the thread; no renewal is sent or in flight afterwards."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -98,23 +99,23 @@ class Heartbeat:
 
     @property
     def is_known_held(self) -> bool:
-        """Whether the deadline, as this process knows it, is still to come."""
+        """Whether the deadline that this process knows is still in the future."""
         return self._left_ms() > 0
 
     @property
     def held_until(self) -> Moment:
-        """Until when the owner may believe (R12)."""
+        """Until when the owner may rely on the lease (R12: deadline)."""
         return self._held_until
 
     @property
     def loss(self) -> LeaseLost | None:
-        """Why the lease is lost, noticed here at the latest; ``None`` while it is held, or where a copy cannot know."""
+        """Why the lease is lost, noticed here at the latest; ``None`` while it is held, or in a forked copy."""
         if self._loss is None and not self.is_known_held and not self.is_copy:
             self.lose(self._make_lost("its deadline has passed without a renewal"))
         return self._loss
 
     def lose(self, loss: LeaseLost) -> None:
-        """Note that the lease is over. The first to notice says why, and ``on_lost`` is called once."""
+        """Note that the lease is over. The first reason counts, and ``on_lost`` is called once."""
         with self._lock:
             if self._loss is not None:
                 return
@@ -122,13 +123,13 @@ class Heartbeat:
         self._on_lost(loss)
 
     def renew(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Renew now, from the run itself; nothing is sent once the invocation is over (M13).
+        """Renew now, from the run itself. Sends nothing once the invocation is over (M13: never past the end).
 
-        ``is_over`` is asked when the answer is there: when the run has ended meanwhile, a refusal is the caller's
-        alone, since the lease was given up and not lost.
+        ``is_over`` is called after the answer: if the run has ended meanwhile, a refusal concerns only the caller,
+        since the lease was released and not lost.
 
-        Raises ``LeaseLost`` when the lease is over, ``LeaseUnavailable`` when the store gave no answer: the lease is
-        held until its deadline all the same.
+        Raises ``LeaseLost`` when the lease is over, and ``LeaseUnavailable`` when the store gave no answer; the lease
+        is still held until its deadline then.
         """
         if self.loss is not None:
             raise self.loss
@@ -144,10 +145,10 @@ class Heartbeat:
             raise self.loss
 
     def extend(self, held_until: Moment, *, waiting: int | None) -> None:
-        """Note a renewal, its own or one that came with another call.
+        """Note a renewal by the heartbeat or by another call.
 
-        One that is answered after the deadline revives nothing (R3), and of two that overlap the later sent one counts
-        (told by the monotonic clock: the other may have been set back in between).
+        A renewal that is answered after the deadline revives nothing (R3: expiry). Of two that overlap, the one sent
+        later counts, by the monotonic clock: the wall clock may have been set back in between.
         """
         with self._lock:
             late = self._clock.now().until(self._held_until) <= 0
@@ -159,7 +160,7 @@ class Heartbeat:
             self.lose(self._make_lost("a renewal was answered after its deadline"))
 
     def _renew_once(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        with worth_until(self._held_until):  # a try that is stuck longer would hide the loss (H10)
+        with worth_until(self._held_until):  # a try that takes longer would hide the loss
             renewal = self._renew()
         if not is_over():
             self.extend(renewal.deadline, waiting=renewal.waiting)
@@ -168,7 +169,7 @@ class Heartbeat:
         try:
             self._prepare()
             self._beat()
-        except BaseException as died:  # noqa: BLE001 - a heartbeat that dies in silence is a lease lost in silence
+        except BaseException as died:  # noqa: BLE001 - if the heartbeat dies, the run must learn of it
             loss = self._make_lost("its heartbeat died")
             loss.__cause__ = died
             self.lose(loss)
@@ -178,20 +179,20 @@ class Heartbeat:
         while not self._clock.wait_ms(self._stopped, pause_ms):
             self._before_each()
             if self._over() or self.loss is not None:
-                return  # M13
+                return  # M13: never past the end: never past the end
             try:
                 self._renew_once()
                 pause_ms = _jitter(self._due_ms())
             except LeaseLost as refused:
                 self.lose(refused)
-            except Exception as error:  # noqa: BLE001 - one failed renewal is no loss: it is retried until the deadline
+            except Exception as error:  # noqa: BLE001 - not a loss: a failed renewal is retried until the deadline
                 self._on_error(error)
                 pause_ms = max(1, min(_jitter(min(_RETRY_MS, self._every_ms)), self._left_ms()))
             if self._loss is not None:
                 return
 
     def _due_ms(self) -> int:
-        """When to renew next: after the interval, or sooner where a slow answer has used up much of the lease."""
+        """Return the time to the next renewal: the interval, or less if a slow answer used up much of the lease."""
         return max(1, min(self._every_ms, self._left_ms() // 2))
 
     def _left_ms(self) -> int:
@@ -202,4 +203,4 @@ class Heartbeat:
 
 
 def _jitter(most_ms: int) -> int:
-    return random.randint(most_ms - most_ms // 5, most_ms)  # noqa: S311 - many owners that began at once spread
+    return random.randint(most_ms - most_ms // 5, most_ms)  # noqa: S311 - spreads owners that began at once

@@ -1,4 +1,4 @@
-"""Running ``async def`` handlers where nobody awaits: one event loop for each thread that runs handlers, kept warm."""
+"""``async def`` handlers run from synchronous code: one event loop for each thread that runs handlers, kept open."""
 
 import contextvars
 import inspect
@@ -18,10 +18,11 @@ _LOOPS = threading.local()
 
 
 def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``run(lease, *args, **kwargs)`` of a function, ``async def`` or not.
+    """Make ``run(lease, *args, **kwargs)`` from a function, ``async def`` or not.
 
-    What it returns tells: a middleware may be a plain function that returns its handler's coroutine, or one that has
-    awaited it already. A coroutine is cancelled when the lease is lost. asyncio is imported with the first coroutine.
+    The returned value decides: a middleware may be a plain function that returns its handler's coroutine, or one that
+    has awaited it already. A coroutine is cancelled when the lease is lost. asyncio is imported with the first
+    coroutine.
     """
 
     def run(lease: Lease | None, /, *args: Any, **kwargs: Any) -> Any:
@@ -32,7 +33,7 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
-    """Refuse an ``async def`` handler that is called where a loop runs already, before anything is claimed."""
+    """Refuse an ``async def`` handler that is called from a running event loop, before the claim."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not inspect.iscoroutinefunction(inspect.unwrap(function)):
         return
@@ -41,8 +42,8 @@ def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
     except RuntimeError:
         return
     raise ConfigurationError(
-        f"{name}: it is async, and was called from a running event loop; leased, it is a plain function that runs a "
-        "loop of its own: call it in a thread (asyncio.to_thread), or decorate what is at the outside"
+        f"{name}: it is async, and was called from a running event loop; a leased function is synchronous and runs "
+        "its own loop: call it in a thread (asyncio.to_thread), or decorate the outermost function"
     )
 
 
@@ -70,7 +71,7 @@ def _finish(lease: Lease | None, work: Awaitable[Any]) -> Any:
         if lease is None or lease.stop is Stop.LOST:
             raise
         raise IncumbentError(
-            f"the run of key {lease.key!r} was cancelled from within, by a task or a timeout of its own: it failed",
+            f"the run of key {lease.key!r} was cancelled by one of its own tasks or timeouts: it failed",
             key=lease.key,
         ) from cancelled
 
@@ -87,7 +88,7 @@ def _runner() -> "asyncio.Runner":
 
 
 def close() -> None:
-    """Close the loop of this thread, if it has one: for threads that end, where Lambda's go on."""
+    """Close the loop of this thread, if it has one. For threads that end; those of Lambda go on."""
     runner: asyncio.Runner | None = _LOOPS.__dict__.pop("runner", None)
     if runner is not None and _LOOPS.process == os.getpid():
         runner.close()

@@ -1,4 +1,4 @@
-"""What people do to a store by hand: look after dead letters, and sweep."""
+"""An operator's work on a store: list, show, redrive and purge dead letters, and sweep."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +26,11 @@ FATES = ("woken", "failed", "untargeted", "paused", "left")  # in the order in w
 
 
 class Store(LeaseProvider, Mailbox, Archive, Protocol):
-    """A backend that leases, stores messages, and says what became of them."""
+    """A backend that leases, stores messages, and keeps their states and dead letters."""
 
 
 def store_of(provider: object) -> Store:
-    """The provider as a store. Raises ``ConfigurationError`` for one that keeps no messages or no dead letters."""
+    """Return the provider as a store. Raises ``ConfigurationError`` for one that keeps no messages or dead letters."""
     if not _is_store(provider):
         raise ConfigurationError(f"{type(provider).__name__} keeps no messages: there is nothing to look at")
     return provider
@@ -75,7 +75,7 @@ def list_letters(
 
 
 def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
-    """Say all that is kept of a dead letter, as JSON; whether there is one."""
+    """Print a dead letter as JSON. Return whether it exists."""
     letters, unread = _read(store.dead_letters(key, EVERYTHING))
     for letter in letters:
         if letter.message.id == message_id:
@@ -91,9 +91,9 @@ def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
 def redrive(
     store: Store, say: Say, *, key: str, message_ids: Sequence[str], target: str | None, make_waker: Callable[[], Waker]
 ) -> bool:
-    """Put dead letters back and wake who runs them; whether all were there and somebody is to run them.
+    """Put dead letters back and wake their function. Return whether all existed and a function will run them.
 
-    ``target`` is whom to wake; unless given, whoever is recorded with the key.
+    ``target`` is the function to wake. Default: the one recorded with the key.
     """
     back: list[str] = []
     try:
@@ -107,15 +107,15 @@ def redrive(
 
 
 def purge(store: Store, say: Say, *, key: str, message_ids: Sequence[str]) -> bool:
-    """Remove dead letters for good; whether all were there."""
+    """Remove dead letters for good. Return whether all existed."""
     gone = [each for each in message_ids if _done(store.purge, say, key, each, "is gone from the dead letters of")]
     return len(gone) == len(message_ids)
 
 
 def all_of(store: Store, key: str, skipped: list[StoredFormatUnknown] | None = None) -> list[str]:
-    """The ids of a key's dead letters, the longest dead first.
+    """Return the ids of a key's dead letters, the longest dead first.
 
-    Raises ``StoredFormatUnknown`` where some cannot be read, or puts it into ``skipped`` and returns the others.
+    Raises ``StoredFormatUnknown`` if some cannot be read, or adds it to ``skipped`` and returns the others.
     """
     letters, unread = _read(store.dead_letters(key, EVERYTHING))
     if unread is not None:
@@ -126,7 +126,7 @@ def all_of(store: Store, key: str, skipped: list[StoredFormatUnknown] | None = N
 
 
 def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) -> bool:
-    """Sweep once and say what was found; without a waker only look. Whether all could be woken.
+    """Sweep once and print what was found; without a waker only list. Return whether all targets were woken.
 
     Raises ``StoredFormatUnknown`` at the end for keys that could not be read.
     """
@@ -135,7 +135,7 @@ def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) ->
         for orphan in orphans:
             target = orphan.target or "no target is recorded"
             say(printable(f"{orphan.key}  {_waits(orphan.waiting, orphan.age_ms)}  {target}"))
-        say(f"{_count(len(orphans), 'orphan')}; nobody was woken")
+        say(f"{_count(len(orphans), 'orphan')}; no function was woken")
         if unread is not None:
             raise unread
         return True
@@ -195,7 +195,7 @@ def _keyspaces(store: Store, wanted: str) -> str:
 
 
 def _read(listing: Iterable[T]) -> tuple[list[T], StoredFormatUnknown | None]:
-    """A listing as far as it can be read, and the error at its end for what cannot."""
+    """Return the readable part of a listing, and the error at its end for the rest."""
     found: list[T] = []
     try:
         for each in listing:
@@ -223,7 +223,7 @@ def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, w
 
 
 def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Callable[[], Waker]) -> bool:
-    """Wake whoever is to run what was put back; say who will, and whether somebody does."""
+    """Wake the function that runs the redriven messages. Print which one runs them, and return whether one does."""
     owner = store.get_lease_owner(key)
     if owner is not None:
         say(printable(f"{owner} owns the key, and runs it next"))
@@ -234,11 +234,11 @@ def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Cal
         with suppress(StoredFormatUnknown):  # of other keys
             known = next((each.target for each in store.orphans(EVERYTHING) if each.key == key), None)
     if not known:
-        say(f"nobody was woken, since no target is known (--target names one): {later}")
+        say(f"no function was woken, since no target is known (--target names one): {later}")
         return False
     try:
         make_waker()(Wake(key=key, ticket=None, target=known))
-    except Exception as error:  # noqa: BLE001 - it is back already, and that is what has to be told
+    except Exception as error:  # noqa: BLE001 - the message is back already, and the operator must know
         say(printable(f"{known} could not be woken ({type(error).__name__}: {error}): {later}"))
         return False
     say(printable(f"woke {known}"))
@@ -264,7 +264,7 @@ def _none(key: str, message_id: str) -> str:
 
 
 def _hint(key: str) -> str:
-    """What may be wrong with a key that was not found."""
+    """Return what may be wrong with a key that was not found."""
     if "/" in key:
         return ""
     return f"a key is given with its keyspace in front, such as my-worker/{key}, or with --keyspace my-worker"

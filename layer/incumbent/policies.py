@@ -1,4 +1,4 @@
-"""The policy that is in force: one for all callers of a keyspace, read from one place."""
+"""The policy in force: one for all callers of a keyspace, read from one place."""
 
 import json
 import os
@@ -17,10 +17,10 @@ _NAMES = tuple(field.name for field in fields(Policy))
 
 
 def policy_in_force(given: Policy | None, *, environ: Mapping[str, str] | None = None) -> Policy:
-    """The policy that was given, else the one of ``INCUMBENT_POLICY``, else the default.
+    """Return the given policy, else the one of ``INCUMBENT_POLICY``, else the default.
 
-    The variable is a JSON object of `Policy`'s fields; those that it leaves out are the default's. A policy that is
-    given although the variable says otherwise is used, with a ``RuntimeWarning`` that names both. Raises
+    The variable is a JSON object of `Policy`'s fields; fields that it leaves out have their defaults. A given policy
+    that differs from the variable is used, with a ``RuntimeWarning`` that names the differences. Raises
     ``ConfigurationError`` for a variable that cannot be read.
     """
     text = (os.environ if environ is None else environ).get(VARIABLE, "").strip()

@@ -1,6 +1,6 @@
-"""What Powertools shows of incumbent's work: metrics in CloudWatch's embedded format, keys in the log lines of a run.
+"""Metrics in CloudWatch's embedded format, and keys in the log lines of a run, by Powertools.
 
-Powertools is imported by whoever asks for metrics, and by nobody else.
+Powertools is imported only if metrics are switched on.
 """
 
 import functools
@@ -49,19 +49,19 @@ class PowertoolsMetrics:
     """An observer that counts facts in CloudWatch, by lines of the embedded metric format.
 
     A call of a decorated function is one line: counts are added up, and a measure that was taken more than once is a
-    list of numbers. The line is printed when the call ends; what was collected before is printed with each renewal,
+    list of numbers. The line is printed when the call ends. Facts collected before are printed with each renewal,
     before a hand-over, with a loss or a dead letter, and before a run that is too short for a renewal, so that a
-    process which is killed takes little of it along. Called by itself, as the sweeper does, it prints each fact.
+    killed process loses little. Called directly, as by the sweeper, it prints each fact.
 
-    The function's own ``Metrics`` have nothing to do with it. The keyspace is the one dimension; a sweeper's metrics
-    have none, since it serves all keyspaces. Key, owner, fence and request id stand beside the numbers, for CloudWatch
-    Logs Insights.
+    It is independent of the function's own ``Metrics``. The keyspace is the only dimension; a sweeper's metrics have
+    none, since it serves all keyspaces. Key, owner, fence and request id stand beside the numbers, for CloudWatch Logs
+    Insights.
 
     It is safe to call from any thread.
     """
 
     def __init__(self, namespace: str, *, stream: TextIO | None = None) -> None:
-        """``namespace`` is CloudWatch's; ``stream`` is standard output unless given."""
+        """Print to ``stream`` (default: standard output). ``namespace`` is CloudWatch's."""
         from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
         self._namespace = namespace
@@ -78,7 +78,7 @@ class PowertoolsMetrics:
         return CollectedMetrics(self)
 
     def print(self, facts: Sequence[Fact]) -> None:
-        """Print the metrics of facts of one key as one line, if they have any; it names the owner of the last one."""
+        """Print the metrics of one key's facts, if any, as one line. It names the owner of the last fact."""
         numbers: dict[str, list[int]] = {}
         counting = [fact for fact in facts if measured(fact)]
         for fact in counting:
@@ -112,16 +112,16 @@ class PowertoolsMetrics:
 
 
 class CollectedMetrics:
-    """Keeps the facts of one call for one line; safe to use from any thread."""
+    """An observer that keeps the facts of one call for one line. Safe to use from any thread."""
 
     def __init__(self, metrics: PowertoolsMetrics) -> None:
-        """``metrics`` prints the line."""
+        """Begin without facts. ``metrics`` prints the line."""
         self._metrics = metrics
         self._facts: list[Fact] = []
         self._lock = threading.Lock()
 
     def __call__(self, fact: Fact, /) -> None:
-        """Keep a fact that counts; print at once what an alarm waits for."""
+        """Keep a fact that has metrics. Print at once a fact that alarms use."""
         if not measured(fact):
             return
         with self._lock:
@@ -131,21 +131,21 @@ class CollectedMetrics:
             self.flush()
 
     def flush(self) -> None:
-        """Print what was kept."""
+        """Print the kept facts."""
         with self._lock:
             facts, self._facts = self._facts, []
         self._metrics.print(facts)
 
 
 def measured(fact: Fact) -> dict[str, int]:
-    """The metrics of a fact, by name: whole milliseconds where the name ends in ``Ms``, else a number."""
+    """Return the metrics of a fact, by name: whole milliseconds if the name ends in ``Ms``, else a count."""
     counted = _ENDED.get(fact.outcome or "") if fact.fact == "run_ended" else _COUNTED.get(fact.fact)
     numbers = {name: getattr(fact, field) for name, field in _MEASURED.get(fact.fact, {}).items()}
     return ({counted: 1} if counted else {}) | {name: said for name, said in numbers.items() if said is not None}
 
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
-    """The metrics that ``INCUMBENT_METRICS_NAMESPACE`` asks for; none when Powertools' own switch is off."""
+    """Return the metrics observer if ``INCUMBENT_METRICS_NAMESPACE`` is set and Powertools' own switch is not off."""
     namespace = environ.get("INCUMBENT_METRICS_NAMESPACE", "").strip()
     if not namespace or environ.get("POWERTOOLS_METRICS_DISABLED", "").strip().lower() in _FLAGS_ON:
         return ()
@@ -157,29 +157,31 @@ def _metrics(namespace: str) -> tuple[Observer, ...]:
     try:
         return (PowertoolsMetrics(namespace),)
     except ImportError:  # what can be seen must not decide what is done
-        LOG.warning("INCUMBENT_METRICS_NAMESPACE is set, but aws-lambda-powertools is not here: there are no metrics")
+        LOG.warning(
+            "INCUMBENT_METRICS_NAMESPACE is set, but aws-lambda-powertools is not installed: there are no metrics"
+        )
         return ()
 
 
 @runtime_checkable
 class KeyedLogger(Protocol):
-    """Powertools' ``Logger``, as far as it is used here."""
+    """The part of Powertools' ``Logger`` that incumbent uses."""
 
     def append_keys(self, **additional_keys: object) -> None:
-        """Add keys to every line from here on."""
+        """Add keys to every later line."""
         ...
 
     def remove_keys(self, keys: Iterable[str]) -> None:
-        """Leave keys out from here on."""
+        """Leave keys out of every later line."""
         ...
 
     def get_current_keys(self) -> dict[str, Any]:
-        """The keys that every line has now."""
+        """Return the keys that every line has now."""
         ...
 
 
 def with_keys(logger: KeyedLogger, work: Callable[[Message, Lease], Any]) -> Callable[[Message, Lease], Any]:
-    """Make a run whose log lines say under which lease they were written."""
+    """Add the keys of the lease to the log lines of a run."""
 
     def keyed(message: Message, lease: Lease) -> Any:
         with lease_keys(logger, lease):
@@ -190,10 +192,10 @@ def with_keys(logger: KeyedLogger, work: Callable[[Message, Lease], Any]) -> Cal
 
 @contextmanager
 def lease_keys(logger: KeyedLogger, lease: Lease) -> Iterator[None]:
-    """``lease_key``, ``owner``, ``fence`` and ``attempt`` on every line meanwhile; then as it was before.
+    """Put ``lease_key``, ``owner``, ``fence`` and ``attempt`` on every line within this context.
 
-    The keys are the logger's, whichever thread it is asked from: two runs at once in one process, which Lambda does
-    not have, would see each other's.
+    The logger has one set of keys for all threads: two runs at once in one process, which Lambda does not have, would
+    see each other's keys.
     """
     keys = {"lease_key": lease.key, "owner": lease.owner, "fence": lease.fence, "attempt": lease.attempt}
     before = dict(logger.get_current_keys())  # what it returns is its own

@@ -1,4 +1,4 @@
-"""Whether what a handler returned is good: looked at before its message counts as handled."""
+"""Checks of a handler's result, before its message counts as handled."""
 
 import collections.abc
 import inspect
@@ -11,42 +11,42 @@ from decimal import Decimal
 from incumbent.errors import ResultRefused
 
 MAX_RESULT_BYTES = 6_291_556
-"""What Lambda takes for an answer, as it is sent."""
+"""The largest answer that Lambda takes, in bytes as sent."""
 
 _LAZY = (map, filter, collections.abc.Generator, collections.abc.AsyncGenerator, collections.abc.Coroutine)
 
 
 def check_done(result: object, key: str) -> None:
-    """Refuse work that has not begun: it would be done, if at all, after the lease was given up."""
+    """Refuse unfinished work, such as a generator: it would run, if at all, after the lease was released."""
     if not isinstance(result, _LAZY):
         return
     if inspect.iscoroutine(result):
         result.close()  # else Python warns that it was never awaited
     raise ResultRefused(
         f"the handler of key {key!r} returned a {type(result).__name__}, whose work is not done: finish it in the "
-        "handler (list(...), await) and return what came of it; the message counts as failed",
+        "handler (list(...), await) and return its result; the message counts as failed",
         key=key,
     )
 
 
 def check_answer(result: object, key: str) -> None:
-    """Refuse what Lambda's runtime client cannot send: what is not JSON, and more than Lambda takes (6 MB).
+    """Refuse a result that Lambda's runtime client cannot send: one that is not JSON, or more than 6 MB.
 
-    The encoder is the runtime client's own inside Lambda, and one that answers as it does elsewhere: decimals are
-    numbers, bytes are text; bytes alone are sent as they stand.
+    Inside Lambda the encoder is the runtime client's; elsewhere one with the same results: decimals are numbers, bytes
+    are text, and a result that is only bytes is sent unchanged.
     """
     try:
         size = len(result if isinstance(result, bytes) else _encoder()(result).encode())
     except Exception as cause:
         raise ResultRefused(
-            f"the handler of key {key!r} returned what Lambda cannot send ({type(cause).__name__}: {cause}): return "
-            "JSON; the message counts as failed",
+            f"the handler of key {key!r} returned a result that Lambda cannot send ({type(cause).__name__}: {cause}): "
+            "return JSON; the message counts as failed",
             key=key,
         ) from cause
     if size > MAX_RESULT_BYTES:
         raise ResultRefused(
             f"the handler of key {key!r} returned {size:,} bytes of JSON, and Lambda takes {MAX_RESULT_BYTES:,}: keep "
-            "it elsewhere and return its address; the message counts as failed",
+            "it elsewhere and return its location; the message counts as failed",
             key=key,
         )
 

@@ -1,4 +1,4 @@
-"""What an event's source is, by the event's shape: its message id, whether a caller waits, and how it is answered."""
+"""Recognises an event's source by the event's shape: its message id, whether a caller waits, and its answer's form."""
 
 import json
 import re
@@ -18,11 +18,11 @@ _HTTP = frozenset({"http", "rest", "alb", "lattice", "websocket"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where an event came from. ``message_id`` is the source's own name for it, the same on every delivery.
+    """The source of an event. ``message_id`` is the source's id for the event, the same on every delivery.
 
-    ``synchronous``: a caller waits for the answer. Of kind ``"caller"`` are those whose answer has a shape that only
-    the application knows; ``name`` says which one it is. To kind ``"state-machine"`` every answer is its task's result.
-    ``headers`` are put into every HTTP answer.
+    ``synchronous``: a caller waits for the answer. A source of kind ``"caller"`` waits for an answer in a shape that
+    only the application knows; ``name`` says which source it is. A source of kind ``"state-machine"`` takes every
+    answer for its task's result. ``headers`` are added to every HTTP answer.
     """
 
     kind: Kind
@@ -34,11 +34,11 @@ class Source:
 
     @property
     def http(self) -> bool:
-        """Whether its caller takes HTTP's statuses, so that errors are answered too."""
+        """Whether the caller speaks HTTP, so that errors are answered with a status."""
         return self.kind in _HTTP
 
     def answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
-        """The answer in the source's own shape: an HTTP response, or the body for every other source."""
+        """Make the answer in the source's shape: an HTTP response, or the body for every other source."""
         if not self.http:
             return dict(body)
         fields = {**self.headers, "content-type": "application/json", **(headers or {})}
@@ -95,7 +95,7 @@ def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
 
 
 def _is_of_an_execution(event: Mapping[str, Any]) -> bool:
-    """A task of Step Functions whose input says so: by the execution's ARN, or by the context object that has it."""
+    """Return whether an event is a task of Step Functions: its input has the execution's ARN or context object."""
     for value in (event, *event.values()):
         arn = _at("Execution", "Id")(value) if isinstance(value, Mapping) else value
         if isinstance(arn, str) and _EXECUTION.match(arn):
@@ -107,7 +107,7 @@ _EXECUTION = re.compile(r"arn:[^:]+:states:[^:]*:[^:]*:(?:execution|express):")
 
 
 def _request(event: Mapping[str, Any], context: Mapping[str, Any]) -> Source | None:
-    """A request by its context, whose answer is an HTTP response."""
+    """Recognise a request, whose answer is an HTTP response, by its context."""
     if "elb" in context:
         many = isinstance(event.get("multiValueHeaders"), Mapping)
         trace = _header(event, "x-amzn-trace-id")
@@ -127,7 +127,7 @@ def _request(event: Mapping[str, Any], context: Mapping[str, Any]) -> Source | N
 
 
 def _records(event: Mapping[str, Any]) -> list[Any] | None:
-    """The records of a batch, whatever its source calls them."""
+    """Return the records of a batch, under any of the names that sources use."""
     for part, grouped in (("Records", False), ("messages", False), ("records", True), ("rmqMessagesByQueue", True)):
         inner = event.get(part)
         if part != "Records" and event.get("eventSource") not in _GROUPING:
@@ -145,7 +145,7 @@ _GROUPING = frozenset(  # as AWS' pages and Powertools' samples have them
 
 
 def _record(event: Mapping[str, Any]) -> Source:
-    """One record of a batch, or an event that is one, by what its source calls it."""
+    """Recognise one record of a batch, or an event that is one, by its source's id."""
     for name_of in _RECORDS:
         name = name_of(event)
         if name is not None:
@@ -154,7 +154,7 @@ def _record(event: Mapping[str, Any]) -> Source:
 
 
 def _kafka(event: Mapping[str, Any]) -> object:
-    """A record's place in its log, and its time: a topic that is made anew counts from zero again."""
+    """Return a record's place in its log, with its time: a topic that was deleted and made again counts from zero."""
     match event:
         case {"topic": str(topic), "partition": int(partition), "offset": int(offset), **rest}:
             return f"{topic}/{partition}/{offset}/{rest.get('timestamp', '')}"
@@ -163,7 +163,7 @@ def _kafka(event: Mapping[str, Any]) -> object:
 
 
 def _s3(event: Mapping[str, Any]) -> object:
-    """What was done to which object, in which order (``sequencer``) and by which request."""
+    """Return an id of the event, object, order (``sequencer``) and request."""
     match event:
         case {
             "eventName": str(done),
@@ -178,7 +178,7 @@ def _s3(event: Mapping[str, Any]) -> object:
 
 
 def _at(*path: str) -> Callable[[Mapping[str, Any]], object]:
-    """What stands at the end of a path in an event; ``None`` without it."""
+    """Make a function that returns the value at a path in an event, or ``None``."""
 
     def found(event: Any) -> object:
         for name in path:
@@ -189,7 +189,7 @@ def _at(*path: str) -> Callable[[Mapping[str, Any]], object]:
 
 
 def _beside(needed: str, path: Callable[[Mapping[str, Any]], object]) -> Callable[[Mapping[str, Any]], object]:
-    """The same, where something else is there too."""
+    """Make a function like ``path``, for events that have the field ``needed`` too."""
     return lambda event: path(event) if needed in event else None
 
 
@@ -224,14 +224,14 @@ def _is_appsync(event: object) -> bool:
 
 
 def _is_authorizer(event: Mapping[str, Any]) -> bool:
-    """Of API Gateway (both kinds of API, WebSocket too) or of AppSync."""
+    """Return whether the event is for an authorizer of API Gateway (REST, HTTP and WebSocket APIs) or of AppSync."""
     return "authorizationToken" in event or (
         event.get("type") == "REQUEST" and ("methodArn" in event or "routeArn" in event)
     )
 
 
 def _is_connecting(event: Mapping[str, Any]) -> bool:
-    """A WebSocket that is being opened: a success would let it in before the handler has decided."""
+    """Return whether a WebSocket is being opened: a success would admit it before the handler has decided."""
     context = event.get("requestContext")
     return isinstance(context, Mapping) and "connectionId" in context and context.get("eventType") == "CONNECT"
 
@@ -259,7 +259,7 @@ def _no_name(event: Mapping[str, Any]) -> None:
     del event
 
 
-# Who waits for an answer in a shape of its own: the name, how it is told, and what it calls its event.
+# The sources that wait for an answer in their own shape: the name, how to recognise it, and its id for the event.
 _CALLERS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], object]], ...] = (
     ("an authorizer's gateway", _is_authorizer, _no_name),
     ("a WebSocket's $connect", _is_connecting, _at("requestContext", "requestId")),
@@ -282,7 +282,7 @@ _CALLERS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mappin
 
 
 def stored_form(event: Any) -> Any:
-    """What is kept of an event unless ``store=`` chooses: all but a request's credentials, wherever they stand."""
+    """Return what the mailbox stores of an event by default: everything but a request's credentials."""
     if isinstance(event, list):
         return [stored_form(each) for each in event] if source_of(event).kind == "caller" else event
     if not isinstance(event, Mapping):
@@ -304,7 +304,7 @@ def _header(event: Mapping[str, Any], wanted: str) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    """Text that is an id; of one that is too long (its sender may lengthen it) the digest."""
+    """Return an id; one that is too long (its sender may lengthen it) is digested."""
     if not isinstance(value, str) or not value:
         return None
     return fit(value, MAX_MESSAGE_ID_BYTES)

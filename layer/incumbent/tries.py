@@ -1,7 +1,7 @@
-"""How a request is tried: the one place that decides so, since a provider must know which try it is (R9).
+"""Retries of requests, in one place, since a provider must know whether a try is a repetition (R9: unknown outcome).
 
-How long a call may take follows from the ttl it is for, so that a renewal has ended well before the next is due, and
-long before the lease has (H10). For our own clients, with all that can be slow being slow::
+The ttl of a call bounds its duration, so that a renewal ends well before the next is due, and long before the lease
+ends. For incumbent's own clients, in the slowest case::
 
     ttl        wait      a try lasts   tries begin within   the call has ended after   a renewal is due after
     30,000 ms  1,000 ms  2,000 ms      3,000 ms             5,000 ms                   10,000 ms
@@ -24,7 +24,7 @@ T = TypeVar("T")
 MOST_TRIES = 3
 PAUSE_MS = 20
 
-# A client is made for each of them that is needed: one, as long as an application has one ttl.
+# Each of these that is used has its own client: one client, as long as an application has one ttl.
 WAITS_MS = (1_000, 500, 250)
 LONGEST_BUDGET_MS = 3_000
 SHORTEST_BUDGET_MS = 250
@@ -34,9 +34,10 @@ _SEARCH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_search_until", 
 
 
 def wait_ms(ttl_ms: int | None = None) -> int:
-    """How long our own clients wait for a connection, and how long for an answer: at most a twentieth of the ttl.
+    """Return how long incumbent's own clients wait for a connection, and again for an answer, in milliseconds.
 
-    Never less than a quarter of a second: a ttl below five seconds leaves room for fewer tries.
+    It is at most a twentieth of the ttl, but never less than 250 ms, so a ttl below five seconds leaves time for fewer
+    tries.
     """
     if ttl_ms is None:
         return WAITS_MS[0]
@@ -44,31 +45,30 @@ def wait_ms(ttl_ms: int | None = None) -> int:
 
 
 def budget_ms(ttl_ms: int | None = None) -> int:
-    """For how long a call may begin further tries: a sixth of the ttl, within bounds."""
+    """Return for how long a call may begin further tries, in milliseconds: a sixth of the ttl, from 250 to 3,000."""
     if ttl_ms is None:
         return LONGEST_BUDGET_MS
     return min(max(ttl_ms // 6, SHORTEST_BUDGET_MS), LONGEST_BUDGET_MS)
 
 
 def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = None, advice: str) -> None:
-    """Refuse a wait that somebody has set and that is longer than the lease may live (H10).
+    """Refuse a wait that the user has set and that is longer than the ttl. Raises ``ConfigurationError``.
 
-    ``wait_ms`` is ``None`` where nobody has set one, infinite where a client waits for ever. Raises
-    ``ConfigurationError``.
+    ``wait_ms`` is ``None`` if the user has set none, and infinite if the client waits for ever.
     """
     if wait_ms is not None and ttl_ms is not None and wait_ms > ttl_ms:
         raise ConfigurationError(
             f"the store's client may wait {wait_ms:,.0f} ms for one answer, longer than the lease lives "
-            f"(ttl_ms={ttl_ms:,}): a renewal that is stuck so long loses it. {advice}",
+            f"(ttl_ms={ttl_ms:,}): a renewal that takes so long loses it. {advice}",
             key=key,
         )
 
 
 @contextmanager
 def worth_until(moment: Moment) -> Iterator[None]:
-    """Within it, no try is begun that could outlast ``moment``: its answer would be worth nothing any more.
+    """Begin no try within this context that could outlast ``moment``, when its answer would be useless.
 
-    This is how the heartbeat says how much of its lease is left, through a contract that has no argument for it.
+    The heartbeat passes the end of its lease by this, since the contract has no argument for it.
     """
     before = _WORTH_UNTIL.set(moment)
     try:
@@ -109,12 +109,12 @@ def ask(
     explain: Callable[[Exception], tuple[bool, str]],
     first_try: int = 1,
 ) -> T:
-    """Send a request until it is answered, its budget is spent, or an error says that trying again is no use.
+    """Send a request until it is answered, its budget is spent, or an error says that another try cannot help.
 
-    ``send`` is given the number of the try and when it was sent (R12). ``waits_ms`` is how long its client waits for a
-    connection, and again for an answer. ``explain`` says of an error whether another try may help, and what to do
-    about it. ``first_try`` is 2 where the vendor's client repeats on its own, since then even the first try may be a
-    repetition.
+    ``send`` gets the number of the try and the time at which it is sent (R12: deadline). ``waits_ms`` is how long its
+    client waits for a connection, and again for an answer. ``explain`` returns whether another try may help after an
+    error, and what to do about it. ``first_try`` is 2 if the vendor's client repeats requests, since then even the
+    first try may be a repetition.
 
     Raises ``LeaseUnavailable`` from the vendor's error: the call may or may not have taken effect.
     """
@@ -148,10 +148,10 @@ def ask(
 
 
 def _comes_too_late(sent: Moment, ttl_ms: int | None, waits_ms: float) -> bool:
-    """Whether a try that is begun now could outlast what it is worth.
+    """Return whether a try that begins now could outlast the moment until which its answer is useful.
 
-    A sixth of the ttl has to do, for a ttl below three seconds and for patient clients: else there would be no time
-    left to renew it in.
+    For a ttl below three seconds, and for clients that wait long, a sixth of the ttl is taken as the duration of a try:
+    else no time would be left for a renewal.
     """
     worth_until = _WORTH_UNTIL.get()
     if worth_until is None:

@@ -1,4 +1,4 @@
-"""What every provider refuses before any request (R10, M5, M7), so that all refuse the same."""
+"""The checks that every provider makes before any request (R10: validation, M5: once per id, M7: limits)."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ _MOST_SHOWN = 80  # characters: enough to recognise it
 
 
 def shown(value: object) -> str:
-    """The value as an error shows it: not at length, and also where it cannot show itself."""
+    """Return a value as an error shows it: shortened, and also if its ``repr`` raises."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a number with thousands of digits is one; others may raise anything
@@ -86,19 +86,19 @@ def _text(name: str, value: object, most: int, key: str | None = None) -> str:
 
 
 def check_key(key: object) -> str:
-    """1 to 1,024 bytes of UTF-8, any character."""
+    """Check a key: 1 to 1,024 bytes of UTF-8, any character."""
     return _text("the key", key, MAX_KEY_BYTES)
 
 
 def is_fitted(text: str) -> bool:
-    """Whether this is what stands for a text that was too long, as listings show it."""
+    """Return whether a text is the digested form of one that was too long, as listings show it."""
     return _FITTED.search(text) is not None
 
 
 def fit(text: str, most_bytes: int) -> str:
-    """Text of at most ``most_bytes`` of UTF-8: itself, or its beginning and its digest where it is longer.
+    """Shorten a text to at most ``most_bytes`` of UTF-8: a longer one becomes its beginning and its digest.
 
-    Two texts never meet: one that looks fitted is fitted too. So apply it once, to what was given.
+    Two texts never get the same result: one that looks shortened is shortened too. So apply it only once.
     """
     raw = text.encode(errors="surrogatepass")
     if len(raw) <= most_bytes and not is_fitted(text):
@@ -107,14 +107,14 @@ def fit(text: str, most_bytes: int) -> str:
 
 
 def fit_message_id(message_id: Any) -> Any:
-    """The id of a message as it is stored; what is not text is left to the check of ids."""
+    """Return the id of a message as it is stored. A value that is not text is left to the check of ids."""
     return fit(message_id, MAX_MESSAGE_ID_BYTES) if isinstance(message_id, str) else message_id
 
 
 def full_key(keyspace: str, key: object) -> str:
-    """The provider's key: the keyspace before the application's key, whose digest stands for it if it is too long.
+    """Return the provider's key: the keyspace, then the application's key, digested if it is too long.
 
-    Raises ``ConfigurationError`` where that is not a key (R10).
+    Raises ``ConfigurationError`` if that is not a valid key (R10: validation).
     """
     prefix = f"{keyspace}/" if keyspace else ""
     name = _text("the key", key, sys.maxsize)
@@ -122,28 +122,28 @@ def full_key(keyspace: str, key: object) -> str:
 
 
 def check_owner(owner: object, key: str, name: str = "the owner") -> str:
-    """1 to 512 bytes of UTF-8, any character."""
+    """Check an owner: 1 to 512 bytes of UTF-8, any character."""
     return _text(name, owner, MAX_OWNER_BYTES, key)
 
 
 def check_message_id(message_id: object, key: str) -> str:
-    """1 to 256 bytes of UTF-8, any character."""
+    """Check a message id: 1 to 256 bytes of UTF-8, any character."""
     return _text("the message id", message_id, MAX_MESSAGE_ID_BYTES, key)
 
 
 def check_error(error: object) -> str:
-    """At most 4,096 bytes of UTF-8, perhaps none: what is kept of an exception."""
+    """Check the text of an exception: at most 4,096 bytes of UTF-8, which may be empty."""
     return "" if error == "" else _text("the error", error, MAX_ERROR_BYTES)
 
 
 def check_origin(name: str, value: object) -> None:
-    """At most 1,024 bytes of UTF-8, perhaps none: what is kept of who asks."""
+    """Check a field of an origin: at most 1,024 bytes of UTF-8, or empty, or ``None``."""
     if value not in (None, ""):
         _text(f"the origin's {name}", value, MAX_KEY_BYTES)
 
 
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
-    """Whole milliseconds within bounds; no bool, no float."""
+    """Check whole milliseconds within bounds; a bool or a float is refused."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(
             f"{name} must be whole milliseconds (an int), not {type(value).__name__}: {shown(value)}", key=key
@@ -154,21 +154,21 @@ def check_ms(name: str, value: object, least: int, most: int, key: str | None = 
 
 
 def check_limit(limit: object) -> int:
-    """How many to list at most: a whole number."""
+    """Check the maximum length of a listing: a whole number, 0 or more."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise ConfigurationError(f"limit is {shown(limit)}: give a whole number, 0 or more")
     return limit
 
 
 def check_keyspace(keyspace: object) -> str:
-    """Text without a slash, which stands between it and the key."""
+    """Check a keyspace: text without a slash, which separates it from the key."""
     if not isinstance(keyspace, str) or "/" in keyspace:
         raise ConfigurationError(f"keyspace is {shown(keyspace)}: give text without a slash")
     return keyspace
 
 
 def flag(environ: Mapping[str, str], name: str) -> bool:
-    """Whether a switch in the environment is on; what is neither yes nor no is refused."""
+    """Return whether a switch in the environment is on. A value that is neither yes nor no is refused."""
     said = environ.get(name, "").strip().lower()
     if said in _YES or said in _NO:
         return said in _YES
@@ -176,19 +176,19 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
 
 
 def check_ttl(ttl_ms: object, key: str | None = None) -> int:
-    """From 1 to 86,400,000 whole milliseconds: one day."""
+    """Check a ttl: 1 to 86,400,000 whole milliseconds (one day)."""
     return check_ms("ttl_ms", ttl_ms, 1, MAX_TTL_MS, key)
 
 
 def check_transfer(key: object, from_owner: object, to_owner: object, ttl_ms: object) -> None:
-    """Check a transfer: two owners that differ, since an owner string is good for one tenure (R2)."""
+    """Check a transfer: two owners that differ, since an owner string is good for one tenure (R2: acquire)."""
     checked = check_key(key)
     check_owner(from_owner, checked, "from_owner")
     check_owner(to_owner, checked, "to_owner")
     check_ttl(ttl_ms, checked)
     if from_owner == to_owner:
         raise ConfigurationError(
-            f"transfer of key {checked!r} from owner {from_owner!r} to itself: give the successor an owner of its own",
+            f"transfer of key {checked!r} from owner {from_owner!r} to itself: give the successor its own owner string",
             key=checked,
         )
 
@@ -207,7 +207,7 @@ def check_settlement(
     next_owner: str | None,
     ticket: str | None,
 ) -> None:
-    """Check what a settle names: valid ids, each once; a successor or a ticket, not both."""
+    """Check the arguments of a settle: valid ids, each once; a successor or a ticket, not both."""
     if isinstance(handled, str):
         raise ConfigurationError(f"settle of key {key!r}: handled is text, not a list of ids: {handled!r}", key=key)
     named = [*handled, *others]
@@ -224,10 +224,10 @@ def check_settlement(
 
 
 def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str:
-    """The event as JSON text, the only form in which anything is stored.
+    """Return the event as JSON text, the only form in which events are stored.
 
-    Raises ``MessageInvalid`` for what JSON cannot say or cannot give back on every supported interpreter, and
-    ``MessageTooLarge`` beyond ``most_bytes`` of UTF-8.
+    Raises ``MessageInvalid`` for a value that JSON does not have or that some supported interpreter cannot read back,
+    and ``MessageTooLarge`` beyond ``most_bytes`` of UTF-8.
     """
     wrong: str | None
     cause: Exception | None = None
@@ -247,29 +247,29 @@ def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str
         if size > most_bytes:
             raise MessageTooLarge(
                 f"message {message_id!r} of key {key!r} has {size:,} bytes, more than the {most_bytes:,} that may "
-                "be stored: keep the body elsewhere and send its address, or choose what is stored with store=",
+                "be stored: keep the body elsewhere and send its location, or choose what is stored with store=",
                 key=key,
             )
         wrong = _look_through(event, escaped=escaped)[0]
     if wrong is None:
         return text
     raise MessageInvalid(
-        f"message {message_id!r} of key {key!r} cannot be stored as JSON and read back as it is ({wrong}): decorate "
+        f"message {message_id!r} of key {key!r} cannot be stored as JSON and read back unchanged ({wrong}): decorate "
         "outside of parsers, or choose what is stored with store=",
         key=key,
     ) from cause
 
 
 def is_plain(event: object) -> bool:
-    """Whether an event that `to_json` takes is read back as the very same: no tuple, no subclass such as an enum."""
+    """Return whether an event that `to_json` takes is read back as the same types: no tuple or enum in it."""
     return _look_through(event, escaped=True)[1]
 
 
 def from_json(text: str | bytes) -> Any:
-    """Read what is stored of an event.
+    """Read the stored text of an event.
 
-    Raises ``UnreadableBody`` for text that not every supported interpreter reads: no JSON, NaN, an integer of more
-    digits or a nesting of more levels than `to_json` takes.
+    Raises ``UnreadableBody`` for text that some supported interpreter cannot read: text that is not JSON, NaN, an
+    integer of more digits or a nesting of more levels than `to_json` takes.
     """
     try:
         stored = text.decode() if isinstance(text, bytes) else text
@@ -287,11 +287,11 @@ def from_json(text: str | bytes) -> Any:
 
 
 class UnreadableBody(ValueError):
-    """A stored body cannot be read; its text says why. Providers bury its message (M6)."""
+    """A stored body cannot be read; the error's text says why. Providers make its message a dead letter (M6)."""
 
 
 def raw_text(text: str | bytes) -> str:
-    """A body that cannot be read, as people look at it."""
+    """Return a body that cannot be read as text for people."""
     return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
 
 
@@ -315,7 +315,7 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")  # two characters that JSON
 
 
 def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  # noqa: C901, PLR0912 - one loop
-    """Say what of an event would not come back as it is, if anything, and whether all of it is of JSON's own types.
+    """Return which part of an event would not be read back unchanged, if any, and whether all types are JSON's.
 
     Level by level, so that no depth is too much. ``escaped``: there may be lone surrogates in it.
     """

@@ -1,4 +1,4 @@
-"""How the next invocation of a key is called for: the resume event, and who sends it."""
+"""The resume event, which starts the next invocation of a key, and the wakers that send it."""
 
 import json
 import os
@@ -10,14 +10,15 @@ from incumbent.providers import STAND_IN
 from incumbent.validation import shown
 
 RESUME_VERSION = 1
-TICKET = "ticket."  # how a ticket's name begins, and no owner's does
+TICKET = "ticket."  # the prefix of every ticket, and of no owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """A call to go on with a key: its ticket (M9), whom to call, and how long the chain is already.
+    """A request to continue a key: its ticket (M9: hand over), the function to call, and the length of the chain.
 
-    ``key`` is the provider's, keyspace included. ``target`` is a function's ARN or name, with its alias.
+    ``key`` is the provider's, keyspace included. ``target`` is a function's ARN or name, with its alias. ``hops``
+    counts the invocations that woke one another so far.
     """
 
     key: str
@@ -26,15 +27,15 @@ class Wake:
     hops: int = 0
 
     def to_event(self) -> dict[str, Any]:
-        """The resume event: small, versioned JSON that ``@leased`` recognises by itself."""
+        """Make the resume event: small, versioned JSON that ``@leased`` recognises."""
         return {"incumbent": {"v": RESUME_VERSION, "key": self.key, "ticket": self.ticket, "hops": self.hops}}
 
     @classmethod
     def from_event(cls, event: object) -> "Wake | None":
-        """Read a resume event; ``None`` for every other event.
+        """Read a resume event. Return ``None`` for every other event.
 
-        What is no ticket by its name is none: a forged one must not name a run's owner (M9). Raises
-        ``StoredFormatUnknown`` for a later version (M12).
+        A ticket without the prefix of tickets is dropped: a forged event must not name a run's owner (M9: hand over).
+        Raises ``StoredFormatUnknown`` for a later version (M12: format).
         """
         inner = event.get("incumbent") if isinstance(event, dict) and len(event) == 1 else None
         match inner:
@@ -50,7 +51,7 @@ class Wake:
 
 
 class Waker(Protocol):
-    """Anything that calls for the next invocation. It raises when it could not, or does not know."""
+    """A callable that starts the next invocation. It raises if that failed, or if the outcome is unknown."""
 
     def __call__(self, wake: Wake, /) -> None:
         """Send the wake."""
@@ -58,21 +59,21 @@ class Waker(Protocol):
 
 
 def check_waker(waker: object) -> None:
-    """Refuse what cannot wake: a name other than ``"auto"``, or a class without an instance."""
+    """Refuse a value that is not a waker: a name other than ``"auto"``, or a class. Raises ``ConfigurationError``."""
     if waker not in (None, "auto") and (isinstance(waker, type) or not callable(waker)):
         raise ConfigurationError(f"waker is {shown(waker)}: give a callable, 'auto' or None")
 
 
 class LambdaWaker:
-    """Invokes the target asynchronously. It needs ``lambda:InvokeFunction`` on it.
+    """A waker that invokes the target asynchronously. It needs ``lambda:InvokeFunction`` on the target.
 
     The client is made on first use, with timeouts of 1 s to connect and 3 s to read and two attempts: a wake sent
-    twice is harmless (M9). Under ``incumbent.testing.stand_in`` no client is made and nothing is sent: the wake is kept
-    for the test.
+    twice is harmless (M9: hand over). Under ``incumbent.testing.stand_in`` no client is made and nothing is sent: the
+    wake is kept for the test.
     """
 
     def __init__(self, client: Any = None) -> None:
-        """``client`` is a boto3 Lambda client of your own; it keeps its settings."""
+        """Take a boto3 Lambda client, which keeps its settings; without one the waker makes its own."""
         self._client = client
         self._made_in: int | None = None  # the process: a child must not share the connections of its parent
 
@@ -98,13 +99,13 @@ class LambdaWaker:
                     config=Config(connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 2}),
                 )
             except NoRegionError as cause:
-                raise ConfigurationError(f"nobody can be woken for key {wake.key!r}: set AWS_REGION") from cause
+                raise ConfigurationError(f"cannot wake a function for key {wake.key!r}: set AWS_REGION") from cause
             self._made_in = os.getpid()
         answer = self._client.invoke(
             FunctionName=wake.target,
             InvocationType="Event",
             Payload=json.dumps(wake.to_event()).encode(),
         )
-        answer["Payload"].read()  # empty, and read so that the connection is free for the next wake
+        answer["Payload"].read()  # empty; reading it frees the connection for the next wake
         if answer["StatusCode"] != 202:  # noqa: PLR2004 - "accepted", the only success of an asynchronous invoke
             raise IncumbentError(f"Lambda answered {answer['StatusCode']} to the wake of {wake.target}", key=wake.key)

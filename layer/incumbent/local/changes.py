@@ -22,13 +22,13 @@ def split_path(path: str) -> tuple[str, ...]:
     while True:
         match = _SEGMENT.match(path, at)
         if match is None:
-            raise ConfigurationError(f"{path!r} is no path: names separated by dots, like body.thread_id")
+            raise ConfigurationError(f"{path!r} is not a path: names separated by dots, like body.thread_id")
         names.append(match[1] or match[2])
         at = match.end()
         if at == len(path):
             return tuple(names)
         if path[at] != ".":
-            raise ConfigurationError(f"{path!r} is no path: a dot is missing before {path[at:]!r}")
+            raise ConfigurationError(f"{path!r} is not a path: a dot is missing before {path[at:]!r}")
         at += 1
 
 

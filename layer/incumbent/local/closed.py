@@ -9,13 +9,13 @@ from incumbent import front
 from incumbent.local.template import REGION
 from incumbent.local.wire import HOST
 
-NOWHERE = f"http://{HOST}:1"  # a port on which nobody listens
+NOWHERE = f"http://{HOST}:1"  # a port on which no process listens
 
 
 def closed(url: str) -> Mapping[str, str]:
     """The variables under which boto3 asks ``url`` alone, with credentials that open nothing.
 
-    Whoever answers there knows the Invoke API, and has an error for every other service.
+    The server at that address knows the Invoke API, and answers every other service with an error.
     """
     return {
         "AWS_ENDPOINT_URL": url,

@@ -207,7 +207,7 @@ class Environment:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing goes on in it: no work, nobody on the way back, frozen if it is to be."""
+        """Return whether it is idle: no work, no answer on its way back, frozen if it should be."""
         if self.in_flight:
             return False
         parked = self._parked or not self._settings.freezing
@@ -323,7 +323,7 @@ class Environment:
             return
         how = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):
-            for _ in range(_STOP_TRIES):  # bounded: somebody else may let it go on meanwhile
+            for _ in range(_STOP_TRIES):  # bounded: another process may continue it meanwhile
                 if os.waitid(os.P_PID, pid, how) is not None:
                     return
                 self._settings.clock.sleep_ms(1)
@@ -410,7 +410,7 @@ class _RuntimeApi(Handler):
         """Say what becomes of work that was given over this connection and not answered."""
         work = self._work
         if work is not None and not work.answered:
-            # After its peer's orderly end, a write that nobody reads is told by the socket's error alone.
+            # After its peer's orderly end, only the socket's error tells of a write that is not read.
             unread = broken or self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
             self._environment.hung_up(work, unread=unread)
 

@@ -184,7 +184,7 @@ class Listeners:
 
 
 def ignore(_: object) -> None:
-    """Do nothing: nobody listens."""
+    """Do nothing: the report is not needed."""
 
 
 def encode(event: Any) -> bytes:

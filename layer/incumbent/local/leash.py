@@ -4,7 +4,7 @@ import subprocess
 import threading
 from contextlib import suppress
 
-# Keeps the process groups that it is told of; when nobody can tell it any more, it ends them.
+# Keeps a list of process groups; when its parent is gone, it ends them.
 _WATCH = """
 groups=" "
 while read -r sign group; do
@@ -43,6 +43,6 @@ class Leash:
         self._shell.wait()
 
     def _say(self, line: str) -> None:
-        with self._lock, suppress(BrokenPipeError, ValueError):  # somebody killed the shell, or we are closed
+        with self._lock, suppress(BrokenPipeError, ValueError):  # another process killed the shell, or we are closed
             if self._shell.stdin is not None:
                 self._shell.stdin.write(line.encode())

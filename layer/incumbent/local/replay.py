@@ -73,7 +73,7 @@ class Replay:
             )
 
     def name(self, request_id: str) -> str:
-        """Whoever is not of the scenario was woken by somebody, and gets a number when it is first heard of."""
+        """Number an invocation that the scenario did not start, but a waker, when it is first seen."""
         if request_id not in self._names:
             self._successors += 1
             self._names[request_id] = f"successor-{self._successors}"

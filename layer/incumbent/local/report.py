@@ -59,7 +59,7 @@ class Fact:
 class Answer:
     """What the caller of one invocation was told, at its last attempt or at one before.
 
-    ``label`` is empty where nobody of the scenario asked: a woken successor. ``accepted`` is whether the
+    ``label`` is empty for a run that the scenario did not start: a woken successor. ``accepted`` is whether the
     caller may believe that its message is in good hands; ``told`` is the rest of it, for people. ``kept`` are the ids
     of the batch's records that were not given back to their source; ``None`` where none was given back.
     """
@@ -203,7 +203,7 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _no
 
 
 def runs(facts: Iterable[Fact], answers: Iterable[Answer]) -> list[Run]:
-    """Return the runs, in the order of their start. One that nobody ended lasts until its process is gone."""
+    """Return the runs, in the order of their start. A run without an end lasts until its process is gone."""
     ends: dict[str, list[float]] = defaultdict(list)
     for answer in answers:
         ends[answer.request_id].append(answer.ended_at_ms)

@@ -205,7 +205,7 @@ class Template:
             raise ConfigurationError(f"CodeUri must be a folder, not {code_uri!r}")
         code = self._folder / code_uri
         if not code.is_dir():
-            raise ConfigurationError(f"CodeUri {code_uri} is no folder beside the template")
+            raise ConfigurationError(f"CodeUri {code_uri} is not a folder beside the template")
         return FunctionSpec(
             logical_id=logical_id,
             name=function_name,
@@ -248,7 +248,7 @@ class Template:
         for source in sources:
             layers = source.get("Layers")
             for layer in layers if isinstance(layers, list) else []:
-                # Only a layer of this template can be had here; any other is somebody else's ARN.
+                # Only layers of this template are available here; any other is an ARN of another stack.
                 name = layer.get("Ref") if isinstance(layer, dict) else None
                 resource = self._resources.get(name) if isinstance(name, str) else None
                 if not isinstance(resource, dict) or resource.get("Type") != "AWS::Serverless::LayerVersion":

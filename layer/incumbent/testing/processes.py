@@ -82,7 +82,7 @@ def supervised(words: Sequence[str], environment: Mapping[str, str] | None = Non
     """
     its_end, our_end = os.pipe()
     with (
-        # Files, since a pipe that nobody reads would one day stop whoever writes into it.
+        # Files, since a full pipe without a reader would block its writer.
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
         os.fdopen(its_end, "rb") as standard_input,

@@ -500,6 +500,6 @@ class _Connection:
 
 
 def _break(connection: socket.socket) -> None:
-    """End a connection for whoever is reading it, here and at the other end."""
+    """End a connection for its readers, here and at the other end."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

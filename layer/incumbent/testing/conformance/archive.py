@@ -63,7 +63,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert [provider.find(key, each) for each in ("m1", "m2")] == ["waiting", "waiting"]
 
     def test_message_of_an_owner_that_gave_its_key_away_waits(self, provider: ArchiveProvider, key: str) -> None:
-        """R5, R6: its run settles nothing any more, and whoever owns the key was not given the message."""
+        """R5, R6: its run settles nothing any more, and the present owner was not given the message."""
         provider.claim(key, "A", TTL_MS, message(1))
         provider.transfer_lease(key, "A", "B", TTL_MS)
         assert provider.find(key, "m1") == "waiting"
@@ -95,7 +95,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert provider.find(key, "m1") == "dead"
 
     def test_message_that_killed_its_run_is_a_dead_letter(self, provider: ArchiveProvider, key: str) -> None:
-        """M6: without an error of its own, since nobody could say one."""
+        """M6: without an error, since its run could not report one."""
         provider.claim(key, "A", TTL_MS, message(1), policy=ONCE)
         self.expire()
         assert provider.claim(key, "B", TTL_MS, None, policy=ONCE) == Idle()
@@ -144,7 +144,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert (by_id["m2"].attempt, by_id["m2"].last_error) == (1, None)
 
     def test_claim_says_what_it_buried(self, provider: ArchiveProvider, key: str) -> None:
-        """M6: what killed its runs dies when somebody looks for work, told whether there is other work or not."""
+        """M6: a message that killed its runs dies when a claim looks for work, and is reported in any case."""
         provider.claim(key, "A", TTL_MS, message(1), policy=ONCE)
         self.expire()
         past = provider.claim(key, "B", TTL_MS, message(2), policy=ONCE)

@@ -108,7 +108,7 @@ class Claiming(MailSubject):
         assert provider.get_lease_owner(key) is None
 
     def test_duplicate_of_the_running_message_is_promised(self, provider: MailboxProvider, key: str) -> None:
-        """M1 (3), M3: whoever is told that a message runs is promised it, in the same step."""
+        """M1 (3), M3: a caller that is told that a message runs is promised it, in the same step."""
         # H52: found by exploring the rules.
         self.claimed(provider, key, "A", 1)
         answer = provider.claim(key, "B", TTL_MS, message(1))
@@ -150,7 +150,7 @@ class Claiming(MailSubject):
 
     def test_waiting_message_on_a_free_key_is_claimed(self, provider: MailboxProvider, key: str) -> None:
         """M1 (4): the retry of a crashed invocation runs its message, after its pause: counted again, stored once."""
-        # H54: found by exploring the rules: called a duplicate of itself, nobody would run it.
+        # H54: found by exploring the rules: called a duplicate of itself, the message would never run.
         first = self.claimed(provider, key, "A", 1)
         self.die()
         second = self.claimed(provider, key, "B", 1)

@@ -7,7 +7,7 @@ from incumbent.values import Busy, Continued, Idle, Released
 
 
 class HandingOver(MailSubject):
-    """A ticket holds the key until somebody redeems it."""
+    """A ticket holds the key until a claim redeems it."""
 
     def test_ticket_holds_the_key_and_is_given_nothing(self, provider: MailboxProvider, key: str) -> None:
         """M9, M6: passing the key on counts no delivery; what waits is promised."""
@@ -23,7 +23,7 @@ class HandingOver(MailSubject):
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m2", 0, True)]
 
     def test_handed_over_messages_are_promised(self, provider: MailboxProvider, key: str) -> None:
-        """M3: whoever hands a message over tells its source "accepted"."""
+        """M3: the caller that hands a message over tells its source "accepted"."""
         self.claimed(provider, key, "A", 1)
         provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1, after_ms=0)])
         self.claimed(provider, key, "B", 2)  # is given the older one; its own waits, unpromised
@@ -39,7 +39,7 @@ class HandingOver(MailSubject):
         assert [(each.id, each.promised) for each in provider.peek(key)] == [("m1", True), ("m2", True)]
 
     def test_ticket_waits_for_nobody_while_all_is_paused(self, provider: MailboxProvider, key: str) -> None:
-        """M2, M6: nothing is due, so there is nobody to wake and the key is free."""
+        """M2, M6: nothing is due, so no function has to be woken, and the key is free."""
         self.claimed(provider, key, "A", 1)
         assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], ticket="T") == Released(left=1)
         assert provider.get_lease_owner(key) is None
@@ -144,7 +144,7 @@ class HandingOver(MailSubject):
         assert [(each.id, each.attempt) for each in redeemed.messages] == [("m1", 1)]
 
     def test_claim_as_ticket_is_routed_behind_an_owner(self, provider: MailboxProvider, key: str) -> None:
-        """M9: as any other message, and there is nobody to wake."""
+        """M9: as any other message, and no function has to be woken."""
         self.claimed(provider, key, "A", 1)
         assert self.routed(provider, key, "T", 2, as_ticket=True).owner == "A"
         assert provider.get_lease_owner(key) == "A"

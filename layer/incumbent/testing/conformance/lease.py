@@ -70,7 +70,7 @@ class LeaseConformance(Subject):
     # --- acquire
 
     def test_unknown_key_has_no_owner(self, provider: LeaseProvider, key: str) -> None:
-        """R3: nobody owns what was never acquired."""
+        """R3: a key that was never acquired has no owner."""
         assert provider.get_lease_owner(key) is None
 
     def test_free_key_is_granted(self, provider: LeaseProvider, key: str) -> None:

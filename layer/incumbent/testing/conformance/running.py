@@ -273,7 +273,7 @@ class Running(MailSubject):
         assert list(provider.orphans(0)) == []
 
     def test_orphans_target_is_the_last_owners(self, provider: MailboxProvider, key: str) -> None:
-        """M8: the last claim that owned the key and said so; whoever was routed changes nothing."""
+        """M8: the last claim that owned the key and said so; a routed claim changes nothing."""
         for owner, target, expected in (
             ("A", "arn:one", "arn:one"),
             ("B", "arn:two:é 🐍", "arn:two:é 🐍"),

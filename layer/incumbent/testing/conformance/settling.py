@@ -243,7 +243,7 @@ class Settling(MailSubject):
         assert ids(provider.peek(key)) == ["m2"]
 
     def test_repeated_settle_does_not_touch_the_next_owner(self, provider: MailboxProvider, key: str) -> None:
-        """R8, R9: with somebody else in between, a settle that comes again is lost, and quiet."""
+        """R8, R9: after another owner in between, a repeated settle is lost, and changes nothing."""
         self.claimed(provider, key, "A", 1)
         provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
         self.claimed(provider, key, "B", 2)

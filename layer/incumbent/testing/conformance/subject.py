@@ -85,7 +85,7 @@ _numbers = itertools.count(1)
 
 
 def fresh_key() -> str:
-    """Return a key that nobody else uses, on a server that many tests share."""
+    """Return a key that no other test uses, on a server that many tests share."""
     return f"key-{next(_numbers)}-{uuid.uuid4().hex[:12]}"
 
 

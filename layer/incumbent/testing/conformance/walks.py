@@ -1,7 +1,7 @@
 """Long random walks over one key, each step answered as the reference answers it.
 
 The reference is the memory provider, which executes `incumbent.rules`. The other tests say what each rule is; these
-find the combinations that nobody wrote down. A walk is decided by its number alone, so a failing one can be run again.
+find the combinations that no test names. A walk is decided by its number alone, so a failing one can be run again.
 """
 
 import random
@@ -83,8 +83,8 @@ class Walk:
     key: str
     random: random.Random
     policy: Policy
-    owner: str = "nobody"
-    past: list[str] = field(default_factory=lambda: ["nobody"])
+    owner: str = "gone"
+    past: list[str] = field(default_factory=lambda: ["gone"])
     tickets: list[str] = field(default_factory=lambda: ["no ticket"])
     given: list[str] = field(default_factory=list)
     claims: list[tuple[str, Step]] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Walk:
         self.names += 1
         return f"{kind}{self.names}"
 
-    def somebody(self) -> str:
+    def any_owner(self) -> str:
         """The present owner, mostly; else one that is late."""
         return self.owner if self.random.random() < 0.8 else self.random.choice(self.past)  # noqa: PLR2004
 
@@ -115,23 +115,23 @@ class Walk:
 
     def acquire(self) -> tuple[str, Step]:
         """By a stranger, or by the owner again."""
-        owner = self.owner if self.owner != "nobody" and self.random.random() < 0.3 else self.fresh("acquirer")  # noqa: PLR2004
+        owner = self.owner if self.owner != "gone" and self.random.random() < 0.3 else self.fresh("acquirer")  # noqa: PLR2004
         ttl_ms = self.ttl_ms()
         return f"acquire {owner} {ttl_ms}", lambda p: p.acquire_lease(self.key, owner, ttl_ms)
 
     def renew(self) -> tuple[str, Step]:
-        """By somebody."""
-        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        """By an owner, present or past."""
+        owner, ttl_ms = self.any_owner(), self.ttl_ms()
         return f"renew {owner} {ttl_ms}", lambda p: p.renew_lease(self.key, owner, ttl_ms)
 
     def release(self) -> tuple[str, Step]:
-        """By somebody."""
-        owner = self.somebody()
+        """By an owner, present or past."""
+        owner = self.any_owner()
         return f"release {owner}", lambda p: p.release_lease(self.key, owner)
 
     def transfer(self) -> tuple[str, Step]:
-        """By somebody, to a new owner."""
-        owner, ttl_ms, successor = self.somebody(), self.ttl_ms(), self.fresh("successor")
+        """By an owner, present or past, to a new one."""
+        owner, ttl_ms, successor = self.any_owner(), self.ttl_ms(), self.fresh("successor")
 
         def step(provider: MailboxProvider) -> bool:
             moved = provider.transfer_lease(self.key, owner, successor, ttl_ms)
@@ -143,7 +143,7 @@ class Walk:
 
     def claim(self) -> tuple[str, Step]:
         """With a message or without, by a stranger or by the owner again, as a ticket or with one."""
-        owner = self.owner if self.owner != "nobody" and self.random.random() < 0.15 else self.fresh("claimer")  # noqa: PLR2004
+        owner = self.owner if self.owner != "gone" and self.random.random() < 0.15 else self.fresh("claimer")  # noqa: PLR2004
         ttl_ms, number = self.ttl_ms(), self.random.randrange(IDS)
         event = {"number": number, "by": owner, "filling": "x" * self.random.choice((0, 0, 0, 2_500))}
         message: Message | None = Message(id=f"m{number}", event=event)
@@ -175,8 +175,8 @@ class Walk:
         return self.random.choice(self.claims[-4:]) if self.claims else self.claim()
 
     def settle(self) -> tuple[str, Step]:
-        """By somebody, of what it was given, every message with an end of its own, with a successor or without."""
-        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        """By an owner, of what it was given, every message with its own end, with a successor or without."""
+        owner, ttl_ms = self.any_owner(), self.ttl_ms()
         ends: dict[str, list[Any]] = {"handled": [], "failed": [], "dropped": [], "deferred": []}
         for message_id in self.some_ids():
             end = self.random.choice(("handled", "handled", "failed", "failed", "dropped", "deferred"))
@@ -202,8 +202,8 @@ class Walk:
         )
 
     def take(self) -> tuple[str, Step]:
-        """By somebody, who has what it was given, unless an answer was lost."""
-        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        """By an owner, which has what it was given, unless an answer was lost."""
+        owner, ttl_ms = self.any_owner(), self.ttl_ms()
         have = tuple(each for each in self.given if self.random.random() < 0.8)  # noqa: PLR2004
 
         def step(provider: MailboxProvider) -> object:
@@ -214,8 +214,8 @@ class Walk:
         return f"take {owner} {ttl_ms} {have}", step
 
     def beat(self) -> tuple[str, Step]:
-        """By somebody."""
-        owner, ttl_ms = self.somebody(), self.ttl_ms()
+        """By an owner, present or past."""
+        owner, ttl_ms = self.any_owner(), self.ttl_ms()
         return f"beat {owner} {ttl_ms}", lambda p: p.beat(self.key, owner, ttl_ms)
 
     def look(self) -> tuple[str, Step]:

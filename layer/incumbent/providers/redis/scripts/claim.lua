@@ -121,7 +121,7 @@ end
 
 if live then -- (5) stored behind an owner
     if not route then return { 'busy', holder, k.pttl } end
-    if k.stored >= max_pending then return { 'full', holder } end -- M7: limits
+    if k.stored >= max_pending then return { 'full', holder } end -- M7: limits: limits
     store(id, body, { by = owner, promised = true })
     offer_target()
     finish_mail()
