@@ -1,9 +1,9 @@
 """The pure state machine of one key: what every provider does, and what the memory provider executes.
 
 The state of a key is one frozen value. Each call is one function ``(state, now_ms, ...) -> (state, answer)`` that
-neither waits nor asks anybody; a provider makes it atomic. The numbers in the comments are those of the rules in
-``contract``. ``now_ms`` is the store's clock. Where no clock is shared, a provider gives ``skew_ms``, by which
-strangers wait longer than the owner may believe (R3).
+neither waits nor sends a request; a provider makes it atomic. The numbers in the comments are those of the rules in
+``contract``. ``now_ms`` is the store's clock. Where no clock is shared, a provider passes ``skew_ms``, by which other
+callers wait longer than the owner may rely on its lease (R3: expiry).
 
 How a message goes through a key::
 
@@ -33,7 +33,7 @@ REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A message as it is kept. ``by`` is the owner string of the claim that stored it or took it over."""
+    """A stored message. ``by`` is the owner string of the claim that stored it or took it over."""
 
     id: str
     body: str
@@ -48,7 +48,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The trace of a message that left: evidence of its settle (R9), and what makes its id a duplicate (M5)."""
+    """The trace of a message that left: evidence of its settle (R9), by which its id is a duplicate (M5)."""
 
     id: str
     outcome: Literal["handled", "dead", "failed"]
@@ -59,7 +59,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """A message out of attempts, kept for people to look at (M6)."""
+    """A message out of attempts, kept for an operator (M6)."""
 
     id: str
     body: str
@@ -71,7 +71,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """How the last tenure that ended on purpose did so: the evidence for a repeated call (R8).
+    """How the last tenure that did not expire ended: the evidence for a repeated call (R8: lost replies).
 
     ``fence`` is the tenure's for a release or a settle that freed the key, else the new grant's.
     """
@@ -103,12 +103,12 @@ class KeyState:
     origin: Origin | None = None
 
 
-# --- answers: what the functions below say, before a provider puts clocks and events to it
+# --- answers of the functions below, to which a provider adds moments and events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The caller's tenure: its fence, what it was given, how many more are due, when it expires."""
+    """The caller's tenure: its fence, the given messages, the number of other due ones, and its expiry."""
 
     owner: str
     fence: int
@@ -119,7 +119,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Somebody else's tenure, or one that has just ended (``owner`` is ``None``)."""
+    """Another owner's tenure, or one that has just ended (``owner`` is ``None``)."""
 
     owner: str | None
     expires_ms: int
@@ -127,7 +127,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """Stored and promised."""
+    """The message is stored and promised."""
 
     owner: str | None
     stored: int
@@ -154,16 +154,16 @@ Lost = Literal["lost"]
 Unknown = Literal["unknown"]
 
 
-# --- looking at a state
+# --- queries on a state
 
 
 def owned(state: KeyState, now_ms: int, skew_ms: int = 0) -> bool:
-    """Whether strangers must respect an owner (R3, the strangers' edge)."""
+    """Return whether other callers must respect an owner (R3: expiry plus skew)."""
     return state.owner is not None and now_ms < state.expires_ms + skew_ms
 
 
 def owned_by(state: KeyState, owner: str, now_ms: int, fence: int | None = None) -> bool:
-    """Whether that owner's lease is live (R3, the owner's edge), in the tenure of ``fence`` if known (R2)."""
+    """Return whether that owner's lease is live (R3: expiry), in the tenure of ``fence`` if it is known (R2)."""
     return state.owner == owner and now_ms < state.expires_ms and (fence is None or fence == state.fence)
 
 
@@ -184,12 +184,12 @@ def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
 
 
 def given(state: KeyState) -> tuple[Stored, ...]:
-    """What the present tenure was given."""
+    """Return the messages that the present tenure was given."""
     return tuple(message for message in state.mail if message.given == state.fence)
 
 
 def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew_ms: int = 0) -> MessageState | None:
-    """What became of an id, as far as the window goes back (M5); what a dead owner was given waits (R3)."""
+    """Return the state of an id, within the window (M5); the messages of an expired owner wait (R3)."""
     for message in state.mail:
         if message.id == message_id:
             running = owned(state, now_ms, skew_ms) and message.given == state.fence
@@ -201,7 +201,7 @@ def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew
 
 
 def orphaned_since(state: KeyState, now_ms: int, skew_ms: int = 0) -> int | None:
-    """Since when due messages have had no live owner (M8); ``None`` if there are none or there is one."""
+    """Return since when due messages have had no live owner (M8); ``None`` if none is due or the owner is live."""
     if owned(state, now_ms, skew_ms):
         return None
     waiting = due(state, now_ms, skew_ms)
@@ -293,7 +293,7 @@ def _bury_spent(state: KeyState, ids: Sequence[str], now_ms: int, max_attempts: 
 
 
 def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
-    """Move a message that is out of attempts to the dead letters (M6)."""
+    """Move a message that is out of attempts to the dead letters (M6: failure)."""
     return replace(
         state,
         mail=tuple(other for other in state.mail if other.id != message.id),
@@ -313,7 +313,7 @@ def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
 
 
 def buried(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
-    """What died in the step from one state to the next (M6), in order."""
+    """Return the messages that became dead letters between two states (M6), in order."""
     return tuple(letter for letter in after.dead if letter not in before.dead)
 
 
@@ -330,7 +330,7 @@ def _change(state: KeyState, ids: Iterable[str], change: Callable[[Stored], Stor
 
 
 def _deliver(state: KeyState, now_ms: int, max_attempts: int) -> KeyState:
-    """Give the oldest due message to the present tenure and count it (M4, M6); bury what is out of attempts."""
+    """Give the oldest due message to the present tenure and count it (M4, M6); move those out of attempts away."""
     while waiting := due(state, now_ms):
         oldest = waiting[0]
         if oldest.attempts < max_attempts:
@@ -340,12 +340,12 @@ def _deliver(state: KeyState, now_ms: int, max_attempts: int) -> KeyState:
 
 
 def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
-    """Give messages to the present tenure, each counted as one delivery in the same step (M6)."""
+    """Give messages to the present tenure, and count each delivery in the same step (M6)."""
     return _change(state, ids, lambda message: replace(message, attempts=message.attempts + 1, given=state.fence))
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
-    """Keep traces as long as the window, and no more than the last 256 of each outcome (M5)."""
+    """Remove traces older than the window, and all but the last 256 of each outcome (M5)."""
     counts: Counter[str] = Counter()
     kept: list[Ended] = []
     for trace in reversed(state.ended):
@@ -370,7 +370,7 @@ def _granted(state: KeyState, now_ms: int) -> Granted:
 
 
 def acquire(state: KeyState, now_ms: int, owner: str, ttl_ms: int, skew_ms: int = 0) -> tuple[KeyState, Granted | Held]:
-    """R2: free or expired, granted with a new fence; held by the same owner, granted again; else the holder."""
+    """Grant a free or expired key, or one that is already this owner's; else return the holder (R2)."""
     if owned(state, now_ms, skew_ms):
         if state.owner != owner:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
@@ -383,7 +383,7 @@ def acquire(state: KeyState, now_ms: int, owner: str, ttl_ms: int, skew_ms: int 
 def renew(
     state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None
 ) -> tuple[KeyState, Granted | Lost]:
-    """R4: only a live lease of that owner; keeps the fence; never brings the expiry forward."""
+    """Extend a live lease of that owner; keep the fence; never bring the expiry forward (R4)."""
     if not owned_by(state, owner, now_ms, fence):
         return state, "lost"
     renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))
@@ -391,7 +391,7 @@ def renew(
 
 
 def release(state: KeyState, now_ms: int, owner: str, fence: int | None = None) -> KeyState:
-    """R5: only by its live owner, in its own tenure; for anybody else it changes nothing."""
+    """Free the key if its live owner asks, in its own tenure; for any other caller change nothing (R5)."""
     if not owned_by(state, owner, now_ms, fence):
         return state
     return _free(state, now_ms, Left(how="released", owner=owner, successor=None, fence=state.fence))
@@ -407,7 +407,7 @@ def transfer(
     fence: int | None = None,
     repeated: bool = False,
 ) -> tuple[KeyState, bool | Unknown]:
-    """R6: one step, from a live owner, full ttl, a new fence; the same call repeated is true again."""
+    """Pass the key on in one step, with a full ttl and a new fence; the same call repeated returns true again (R6)."""
     if owned_by(state, owner, now_ms, fence):
         new = _grant(state, successor, now_ms, ttl_ms)
         moved = Left(how="transferred", owner=owner, successor=successor, fence=new.fence)
@@ -439,7 +439,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     origin: Origin | None = None,
     skew_ms: int = 0,
 ) -> tuple[KeyState, Granted | Accepted | Known | Held | Nothing | Full]:
-    """M1: store the message and try to own the key, in one step, decided in the rule's order."""
+    """Store the message and try to own the key, in one step, decided in the rule's order (M1)."""
     live = owned(state, now_ms, skew_ms)
     known = {stored.id: stored for stored in state.mail}
 
@@ -466,13 +466,13 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             )
     if message.id in known:
         stored = known[message.id]
-        if live:  # (3) it waits or runs: whoever is told so is promised it (M3)
+        if live:  # (3) it waits or runs: promised before the caller is told so (M3)
             promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)
             if stored.by == owner:
                 return promised, Accepted(owner=state.owner, stored=len(state.mail))
             running = stored.given == state.fence
             return promised, Known(state="running" if running else "waiting", owner=state.owner)
-        # (4) it waits and nobody owns: now this caller's
+        # (4) it waits and the key is free: now this caller's
         mine = _change(state, [message.id], lambda m: replace(m, by=owner, promised=m.promised or as_ticket))
         return _own(
             mine,
@@ -492,7 +492,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, "full"
         routed = _with_target(replace(state, mail=(*state.mail, replace(message, promised=True))), origin)
         return routed, Accepted(owner=state.owner, stored=len(routed.mail))
-    # (5) stored and owned, though the mailbox is full, unless it would only wait behind a message that blocks (M7)
+    # (5) stored and owned even if the mailbox is full, unless it would only wait behind a blocking one (M7: limits)
     if len(state.mail) >= policy.max_pending + BEYOND:
         return state, "full"
     bounded = len(state.mail) >= policy.max_pending and policy.on_error == "block" and not as_ticket
@@ -513,7 +513,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
 
 
 def described(known: Origin | None, origin: Origin | None) -> Origin | None:
-    """What is known of who asks, field by field: the latest that was said of each; what is missing was not said."""
+    """Return the caller's origin, each field with its latest value; a missing field was never given."""
     if known is None or origin is None:
         return known or origin
     return Origin(
@@ -543,9 +543,9 @@ def _has_work(state: KeyState, now_ms: int, policy: Policy, skew_ms: int) -> boo
 def _claim_again(
     state: KeyState, now_ms: int, message: Stored | None, policy: Policy, *, as_ticket: bool
 ) -> tuple[KeyState, Granted]:
-    """M1 (1): a claim by the present owner is answered from what stands.
+    """Answer a claim by the present owner from the present state (M1, case 1).
 
-    An owner that only acquired has stored and was given nothing yet; it stores its message and gets the oldest.
+    An owner that only acquired the lease has no message yet: it stores its own and gets the oldest.
     """
     if message is not None and state_of(state, message.id, now_ms, policy.window_ms) is None:
         state = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
@@ -566,9 +566,9 @@ def _own(
     skew_ms: int,
     wanted: Stored | None = None,
 ) -> tuple[KeyState, Granted | Accepted | Known | Nothing]:
-    """Grant the key and give its oldest due message to the new owner; a ticket is given none (M6).
+    """Grant the key and give its oldest due message to the new owner; a ticket gets none (M6).
 
-    ``wanted`` is the caller's own message, as it stood before.
+    ``wanted`` is the caller's own message, as it was before.
     """
     running = _running(state)
     granted = _grant(_note(state, policy), owner, now_ms, ttl_ms, skew_ms)
@@ -579,13 +579,13 @@ def _own(
     new = _deliver(new, now_ms, policy.max_attempts)
     if given(new):
         return new, _granted(new, now_ms)
-    # Nobody has anything to run: all that was due was out of attempts, or the caller's own message is not due.
+    # There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.
     freed = _free(new, now_ms, Left(how="released", owner=owner, successor=None, fence=new.fence))
     if wanted is None:
         return freed, "nothing due"
     if all(message.id != wanted.id for message in freed.mail):
         return freed, Known(state="dead", owner=None)
-    # It pauses, or waits behind one that does: ours to run when it is due (M6, M8), so it is promised (M3).
+    # It pauses, or waits behind a paused one: the mailbox runs it when it is due (M6, M8), so it is promised (M3).
     promised = _change(freed, [wanted.id], lambda m: replace(m, promised=True, by=wanted.by))
     if wanted.by == owner:
         return promised, Accepted(owner=None, stored=len(promised.mail))
@@ -608,7 +608,7 @@ def settle(
     fence: int | None = None,
     repeated: bool = False,
 ) -> tuple[KeyState, Granted | Freed | Lost | Unknown]:
-    """M2: report what became of messages, and free the key if nothing is due, in one step; else pass it on."""
+    """Record the outcome of messages, and free the key if nothing is due, else pass it on, in one step (M2)."""
     successor = next_owner or ticket
     if not owned_by(state, owner, now_ms, fence):
         ids = [*handled, *(failure.id for failure in dropped)]
@@ -619,9 +619,9 @@ def settle(
     for message in state.mail:
         if message.id in handled:
             state = _remove(state, message, "handled", now_ms)
-        elif message.id in drops and not message.promised:  # M3: its source is told, and keeps it
+        elif message.id in drops and not message.promised:  # its source is told, and keeps it (M3: promised)
             state = _remove(state, message, "failed", now_ms)
-        elif message.id in failures:  # M3: what is promised, even meanwhile, is ours to retry
+        elif message.id in failures:  # the mailbox retries a promised message, even one promised meanwhile (M3)
             state = _fail(state, message, failures[message.id], now_ms, policy)
     state = _forget(_put_back(state, deferred), now_ms, policy.window_ms)
     running = _running(state)  # and not named: as after a crash
@@ -635,7 +635,7 @@ def settle(
         new = _change(new, [m.id for m in new.mail], lambda m: replace(m, promised=True))  # M3
     else:
         new = _deliver(new, now_ms, policy.max_attempts)
-        if not given(new):  # all that was due was out of attempts
+        if not given(new):  # all due messages were out of attempts
             return _free(new, now_ms, settled), Freed(left=len(new.mail))
     new = replace(new, left=Left(how="moved", owner=owner, successor=successor, fence=new.fence))
     return new, _granted(new, now_ms)
@@ -650,7 +650,7 @@ def _remove(state: KeyState, message: Stored, outcome: Literal["handled", "faile
 
 
 def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, policy: Policy) -> KeyState:
-    """Let a failed message pause, or bury it when it is out of attempts or its failure is final (M6)."""
+    """Let a failed message pause, or make it a dead letter if it is out of attempts or the failure is final (M6)."""
     if failure.final or message.attempts >= policy.max_attempts:
         return _bury(state, replace(message, error=failure.error), now_ms)
     pause_ms = policy.pause_ms(message.attempts) if failure.after_ms is None else failure.after_ms
@@ -662,7 +662,7 @@ def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, polic
 
 
 def _put_back(state: KeyState, ids: Sequence[str]) -> KeyState:
-    """Deferred messages: promised from now on, at their place, what this tenure was given of them not counted."""
+    """Put deferred messages back: promised, at their place, their delivery in this tenure not counted."""
     return _change(
         state,
         ids,
@@ -685,7 +685,7 @@ def _settled_before(
     fence: int | None,
     repeated: bool,
 ) -> Granted | Freed | Lost | Unknown:
-    """What a settle by somebody who is not the live owner finds: its own effect, a loss, or nothing to tell by."""
+    """Answer a settle by a caller that is not the live owner: with its earlier effect, a loss, or unknown."""
     left = state.left
     if left is not None and left.owner == owner:
         if left.how == "moved" and left.successor == successor and owned_by(state, left.successor or "", now_ms):
@@ -702,11 +702,11 @@ def _settled_before(
 def take(
     state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None
 ) -> tuple[KeyState, Granted | Lost]:
-    """Renew, and give all due messages that were never delivered to the present run, oldest first.
+    """Renew the lease, and give all due messages that were never delivered to the present run, oldest first.
 
-    It stops at the first due message that was delivered before: after a failed run that held several they go one
-    by one (M6), and nothing newer goes ahead of them (M4). The answer names all that the tenure was given, so that
-    a repeated take is answered like the first (R8).
+    It stops at the first due message that was delivered before: after a failed run that held several, they are
+    delivered one by one (M6), and no newer one goes ahead of them (M4). The answer lists all that the tenure was
+    given, so that a repeated take gets the same answer as the first (R8).
     """
     state, answer = renew(state, now_ms, owner, ttl_ms, fence)
     if answer == "lost":
@@ -724,14 +724,14 @@ def take(
 
 
 def letters(state: KeyState, now_ms: int) -> tuple[Dead, ...]:
-    """The dead letters that are kept still; older ones go with the next that comes."""
+    """Return the dead letters that are not too old; older ones are removed when the next one comes."""
     return tuple(letter for letter in state.dead if now_ms - letter.died_ms < LETTERS_MS)
 
 
 def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bool | Full]:
     """Put a dead letter back at the end of the mailbox: promised, undelivered, its id no longer dead.
 
-    M7: unless as many are stored as any key may store.
+    It is refused if the key stores the maximum of 1,100 messages (M7: limits).
     """
     for letter in state.dead:
         if letter.id == message_id and all(stored.id != message_id for stored in state.mail):

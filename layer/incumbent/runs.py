@@ -117,11 +117,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one invocation brings: its key, and its own message or the ticket it was woken with.
+    """The input of one invocation: its key, and its own message or the ticket with which it was woken.
 
-    ``key`` is the provider's, ``name`` the user's. ``message`` is what is stored of the event, ``event`` what the own
-    run gets. ``said`` is what the source is told of key and id. ``synchronous``: somebody waits for the answer.
-    ``comes_again``: its source, told of a failure, brings it once more under the same id.
+    ``key`` is the provider's, ``name`` the user's. ``message`` is the stored form of the event, ``event`` what this
+    invocation's run gets. ``said`` holds the key and id for the answer. ``synchronous``: a caller waits for the
+    answer. ``comes_again``: after a failure the source delivers the event again under the same id.
     """
 
     key: str
@@ -137,20 +137,20 @@ class Call:
     comes_again: bool = False
 
     def new_owner(self) -> str:
-        """An owner for one run: the request it came with, and what nobody can guess."""
+        """Make an owner string for one run: its request's id, and a random part that cannot be guessed."""
         return f"{(self.origin.request_id or 'run')[:128]}.{secrets.token_hex(10)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The own message was run and this is its result; a woken invocation has none."""
+    """This invocation's message ran; ``result`` is what it returned. A woken invocation has no result."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """The own message is promised and runs later: it deferred itself, or older ones go first."""
+    """This invocation's message is promised and runs later: it deferred itself, or older ones go first."""
 
     why: Literal["deferred", "behind"]
 
@@ -170,7 +170,7 @@ class _Tenure:
 
 @dataclass(slots=True)
 class _Run:
-    """What came of one run of the handler."""
+    """The outcome of one run of the handler."""
 
     lease: Lease
     heartbeat: Heartbeat
@@ -184,7 +184,7 @@ class _Run:
 
 
 class Runner:
-    """Carries out calls under one provider with one set of settings. Keeps nothing between calls."""
+    """Serves calls with one provider and one set of settings. Keeps nothing between calls."""
 
     def __init__(
         self,
@@ -211,10 +211,10 @@ class Runner:
         self.thread = thread
 
     def serve(self, call: Call, work: Work) -> Outcome:
-        """Acquire or route, and run what there is to run.
+        """Acquire the key or route the message, and run the due messages.
 
-        Raises what the own message's run raised, ``LeaseLost`` when a run lost its lease, and what the store's calls
-        raise.
+        Raises what the run of this invocation's message raised, ``LeaseLost`` when a run lost its lease, and the errors
+        of the store's calls.
         """
         stay = _Stay(self, call, work)
         try:
@@ -230,7 +230,7 @@ class Runner:
 
 
 class _Stay:
-    """One invocation's stay with a key, from the claim to the answer."""
+    """One invocation's work on a key, from the claim to the answer."""
 
     def __init__(self, runner: Runner, call: Call, work: Work) -> None:
         self.runner = runner
@@ -252,7 +252,7 @@ class _Stay:
     # --- the way through
 
     def serve(self) -> Outcome:
-        """Walk the diagram on top of this module."""
+        """Follow the diagram at the top of this module."""
         claim = self.claim()
         while isinstance(claim, _Tenure):
             self.go_on(claim)
@@ -264,12 +264,12 @@ class _Stay:
                 return Ran()
             if self.own_is_promised:
                 return Later(why="behind")
-            # The key is free, and the own message waits behind a pause: a claim of it now promises it (M3).
+            # The key is free, and this invocation's message waits behind a pause: a claim now promises it (M3).
             claim = self.claim()
         return claim
 
     def go_on(self, tenure: _Tenure | None) -> None:
-        """Run one message after the other, for as long as there is a next one and it is ours."""
+        """Run one message after the other, as long as this invocation gets a next one."""
         while tenure is not None:
             if self.must_not_wait(tenure):
                 behind = [message.id for message in tenure.messages]
@@ -281,12 +281,12 @@ class _Stay:
             except LeaseUnavailable as error:
                 if not self.own_is_settled:
                     raise
-                # Somebody else's message: it is still stored. What came of the own one stands, and is the answer.
+                # Another invocation's message, which is still stored. The own message is settled, and is the answer.
                 self.tell("store_error", owner=run.lease.owner, error=describe(error))
                 return
 
     def must_not_wait(self, tenure: _Tenure) -> bool:
-        """Whether somebody waits for the answer, older messages go first, and they can be handed over."""
+        """Return whether a caller waits for the answer while older messages go first and can be handed over."""
         return (
             self.hurried()
             and self.own_is_open()
@@ -314,7 +314,7 @@ class _Stay:
         except MailboxFull as full:
             if full.owner is not None or call.message is None or self.has_made_room:
                 raise
-            # The key is free, so nobody else makes room: this invocation does, as if it had been woken (M7).
+            # The key is free, so no owner makes room: this invocation does, as if it had been woken (M7: limits).
             self.has_made_room = True
             _Stay(self.runner, replace(call, message=None, ticket=None), self.work).serve()
             return self.claim()
@@ -341,7 +341,7 @@ class _Stay:
         return answer
 
     def acquire(self, owner: str) -> _Tenure | Busy | Idle:
-        """Claim from a provider that only leases: there is nothing but the own message."""
+        """Claim from a provider that only leases: the only message is this invocation's."""
         if self.call.message is None:
             return Idle()
         sent = self.clock.now()
@@ -429,7 +429,7 @@ class _Stay:
         )
 
     def conclude(self, tenure: _Tenure, run: _Run) -> _Tenure | None:
-        """Say what came of a run, and settle it."""
+        """Report the outcome of a run, and settle it."""
         call, error, ids = self.call, run.error, run.ids
         loss = run.heartbeat.loss
         outcome = (
@@ -460,7 +460,7 @@ class _Stay:
             failed = [_failure(each, error) for each in ids]
             if self.has_own(ids):
                 self.own_error = error
-            else:  # no source will see it
+            else:  # no source gets the error
                 LOG.error(
                     "a run of key %r failed: messages %s, attempt %s", call.name, ids, run.lease.attempt, exc_info=error
                 )
@@ -473,10 +473,10 @@ class _Stay:
             if self.has_own(ids):
                 self.own = Ran(result=run.result)
             self.give_results(run)
-        waits = error is None and run.lease.deferred  # its messages would come again at once
+        waits = error is None and run.lease.deferred  # its messages would be given again at once
         another = not waits and (error is None or isinstance(error, Exception)) and self.time_for_another()
         if error is not None and not isinstance(error, Exception):
-            self.own_error = error  # SystemExit and its like end the invocation, whosever message it was
+            self.own_error = error  # SystemExit and its like end the invocation, also for another's message
         try:
             return self.settle(
                 tenure, handled=handled, failed=failed, deferred=deferred, another=another, heartbeat=run.heartbeat
@@ -494,7 +494,7 @@ class _Stay:
         deferred: Sequence[str] = (),
         heartbeat: Heartbeat | None = None,
     ) -> _Tenure | None:
-        """Settle: free the key, or go on in place, or hand over. Return the next tenure, if it is ours."""
+        """Settle: free the key, continue here, or hand over. Return the next tenure if it is this invocation's."""
         call, settings, mailbox = self.call, self.settings, self.runner.mailbox
         if mailbox is None:
             self.release(tenure)
@@ -538,7 +538,7 @@ class _Stay:
         return self.hand_over(ticket)
 
     def release(self, tenure: _Tenure) -> None:
-        """Free the key at a provider that only leases. What came of the run stands, whatever comes of this."""
+        """Free the key of a provider that only leases. A failure does not change the outcome of the run."""
         try:
             self.runner.provider.release_lease(self.call.key, tenure.owner)
         except LeaseUnavailable as error:  # the lease ends by itself
@@ -547,14 +547,14 @@ class _Stay:
             self.told_released(tenure, left=0)
 
     def hand_over(self, ticket: str) -> _Tenure | None:
-        """Wake a successor for the ticket; if that fails, go on in place or leave the key to the next claim (M8)."""
+        """Wake a successor for the ticket. If that fails, continue here or leave the key to the next claim (M8)."""
         call, waker, mailbox = self.call, self.runner.waker, self.runner.mailbox
         assert waker is not None  # noqa: S101 - a ticket is only made when there is a waker
         assert mailbox is not None  # noqa: S101
         self.flush()  # before a call that may last until the invocation is cut off
         try:
             waker(Wake(key=call.key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
-        except Exception as error:  # noqa: BLE001 - a waker may be anybody's; what it raises must not lose the ticket
+        except Exception as error:  # noqa: BLE001 - a user's waker may raise anything, and must not lose the ticket
             self.may_wake = False
             self.tell("wake_failed", owner=ticket, error=describe(error))
         else:
@@ -567,12 +567,12 @@ class _Stay:
             return None
 
     def take_back(self, mailbox: Mailbox, ticket: str) -> _Tenure | None:
-        """Go on in place with a ticket whose wake failed, if there is time; else give it up."""
+        """Continue here with a ticket whose wake failed, if there is time; else release it."""
         call = self.call
         if not self.time_for_another():
             self.runner.provider.release_lease(call.key, ticket)
             return None
-        # The wake may have been sent all the same: whoever redeems the ticket first goes on (M9).
+        # The wake may have been sent nevertheless: the first to redeem the ticket continues (M9: hand over).
         answer = mailbox.claim(
             call.key,
             call.new_owner(),
@@ -589,11 +589,11 @@ class _Stay:
     # --- decisions
 
     def can_wake(self) -> bool:
-        """Whether what is left can be handed over; a chain that is too long is cut and left to the sweeper."""
+        """Return whether the rest can be handed over; a chain that is too long is cut and left to the sweeper."""
         return self.may_wake and self.call.hops < self.settings.max_hops
 
     def time_for_another(self) -> bool:
-        """Whether the next message is run in place rather than handed over."""
+        """Return whether the next message runs here, and is not handed over."""
         can_wake = self.can_wake()
         if self.hurried() and can_wake and not self.own_is_open():
             return False  # the caller has waited for its own run and waits for no other
@@ -605,11 +605,11 @@ class _Stay:
         return now.until(self.call.ends) - self.stop_before_ms() > self.longest_ms
 
     def hurried(self) -> bool:
-        """Whether somebody waits who should not wait for other messages; ``drain_ms`` says so either way."""
+        """Return whether a caller is blocked on this response, unless ``drain_ms`` decides."""
         return self.call.synchronous if self.settings.drain_ms is None else self.settings.drain_ms == 0
 
     def stop_before_ms(self) -> int:
-        """How long before the invocation's end a run should end."""
+        """Return how many milliseconds before the invocation's end a run should end."""
         if self.settings.stop_before_ms is not None:
             return self.settings.stop_before_ms
         if self.call.ends is None:
@@ -617,21 +617,21 @@ class _Stay:
         return min(5_000, max(0, self.began.until(self.call.ends)) // 4)
 
     def own_is_open(self) -> bool:
-        """Whether the own message was neither run nor answered for yet."""
+        """Return whether this invocation's message has neither run nor been promised yet."""
         return self.call.message is not None and self.own is None and self.own_error is None
 
     def keeps_failures(self) -> bool:
-        """Whether the own message stays when it has failed: later ones of its key wait for it then (M6, "block")."""
+        """Return whether this invocation's message stays after a failure, and blocks later ones (M6, "block")."""
         return self.call.comes_again and self.settings.policy.on_error == "block"
 
     def has_own(self, ids: Sequence[str]) -> bool:
-        """Whether the own message is among them."""
+        """Return whether this invocation's message is among them."""
         return self.call.message is not None and self.call.message.id in ids
 
     # --- parts
 
     def tenure(self, granted: Claimed | Continued) -> _Tenure:
-        """The tenure that a claim or a settle brought."""
+        """Make the tenure that a claim or a settle granted."""
         return _Tenure(
             owner=granted.owner,
             fence=granted.fence,
@@ -641,16 +641,16 @@ class _Stay:
         )
 
     def started(self, message: Message) -> Message:
-        """The message as its run sees it: this invocation's own with the event as it came, not as it was stored.
+        """Return the message for its run: this invocation's message gets the original event, not the stored form.
 
-        Unless another event is stored under its id: what was stored first is what runs (M5).
+        If another event is stored under its id, the one stored first runs (M5: once per id).
         """
         own = self.call.message
         if own is None or own.id != message.id or not self.own_is_open():  # a run may have changed the event meanwhile
             return message
         if message.event is not own.event and _as_stored(own.event) != _as_stored(message.event):
             LOG.warning(
-                "message %r of key %r came again with another event: what was stored first under this id runs",
+                "message %r of key %r was delivered again with another event: the event stored first runs",
                 message.id,
                 self.call.name,
             )
@@ -660,7 +660,7 @@ class _Stay:
         return replace(message, event=self.call.event)
 
     def lease(self, tenure: _Tenure) -> tuple[Lease, Heartbeat]:
-        """The handle of one tenure and its heartbeat, not started yet."""
+        """Make the handle of one tenure and its heartbeat, not started yet."""
         call, settings, provider, mailbox = self.call, self.settings, self.runner.provider, self.runner.mailbox
 
         def lost(why: str) -> LeaseLost:
@@ -724,21 +724,21 @@ class _Stay:
         return handle, heartbeat
 
     def give_results(self, run: _Run) -> None:
-        """Hand the results of other messages to the hook."""
+        """Pass the results of other messages to the hook."""
         if self.runner.on_result is not None:
             for message in run.lease.held:
                 if not self.has_own([message.id]):
                     guarded("on_result", self.runner.on_result, message, run.result)
 
     def told_dead(self, buried: Sequence[Message]) -> None:
-        """Tell of the messages that a call has moved to the dead letters (M6)."""
+        """Report the messages that a call has moved to the dead letters (M6: failure)."""
         for message in buried:
             self.tell("dead", message_ids=(message.id,), attempt=message.attempt, error=message.last_error)
             if self.runner.on_dead_letter is not None:
                 guarded("on_dead_letter", self.runner.on_dead_letter, message)
 
     def told_lost(self, tenure: _Tenure, loss: LeaseLost, heartbeat: Heartbeat | None = None) -> None:
-        """Tell that a call found the lease lost: the run's hooks as well, unless there was no run yet."""
+        """Report that a call found the lease lost, also to the run's hooks if there was a run."""
         if heartbeat is not None:
             heartbeat.lose(loss)
         else:
@@ -759,7 +759,7 @@ class _Stay:
             guarded("observer", each.flush)
 
     def tell(self, fact: FactName, **said: Any) -> None:
-        """Tell the observers a fact of this call."""
+        """Pass a fact of this call to the observers."""
         tell(
             self.observers,
             Fact(
@@ -775,7 +775,7 @@ class _Stay:
 
 
 def _as_stored(event: Any) -> str:
-    """Text that two events have in common when they are stored alike, in whatever order their names stand."""
+    """Return a text that is equal for events with the same stored form, whatever the order of their names."""
     return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
 
 
@@ -785,15 +785,15 @@ def _failure(message_id: str, error: BaseException) -> Failure:
     if isinstance(error, RetryLater):
         try:
             return replace(failure, after_ms=error.after_ms)
-        except Exception:  # noqa: BLE001 - it must not keep its run from being settled
+        except Exception:  # noqa: BLE001 - its run must be settled nevertheless
             LOG.exception("%s has no usable after_ms: the policy's pause counts", type(error).__name__)
     return failure
 
 
 def describe(error: BaseException) -> str:
-    """What is kept of an exception: text that every store takes, whatever the exception makes of itself."""
+    """Return the text of an exception in a form that every store takes, even if its ``str`` raises."""
     try:
         said = str(error)
-    except BaseException as failed:  # noqa: BLE001 - it must not keep its run from being settled
+    except BaseException as failed:  # noqa: BLE001 - its run must be settled nevertheless
         said = f"(its text raised {type(failed).__name__})"
     return f"{type(error).__name__}: {said}".encode(errors="backslashreplace").decode()[:LONGEST_ERROR]

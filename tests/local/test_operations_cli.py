@@ -149,7 +149,7 @@ def test_dead_letters_are_redriven(letters: Store, run: Run) -> None:
     code, lines = run("dead", "redrive", "orders/a", "--all")
     assert code == 1  # as of a sweep that could not wake
     assert lines[:2] == ["m1 is back in the mailbox of orders/a", "m2 is back in the mailbox of orders/a"]
-    assert lines[2].startswith("nobody was woken, since no target is known")
+    assert lines[2].startswith("no function was woken, since no target is known")
     assert [message.id for message in letters.peek("orders/a")] == ["m1", "m2"]
     assert run("dead", "redrive", "orders/a", "m1") == (1, ["orders/a has no dead letter m1"])
 
@@ -159,7 +159,7 @@ def test_orphans_are_looked_at(letters: Store, run: Run) -> None:
     run("dead", "redrive", "orders/a", "--all")
     code, lines = run("sweep", "--dry-run")
     assert code == 0
-    assert lines == ["orders/a  2 messages for 0 s  no target is recorded", "1 orphan; nobody was woken"]
+    assert lines == ["orders/a  2 messages for 0 s  no target is recorded", "1 orphan; no function was woken"]
     code, lines = run("sweep")
     assert code == 1
     assert lines[-1] == "1 orphan: 1 without a target"

@@ -242,7 +242,9 @@ def test_coroutine_that_cancels_itself_fails_like_any_other(line: Line) -> None:
     async def handler(lease: Lease) -> None:
         raise asyncio.CancelledError
 
-    with pytest.raises(IncumbentError, match="from within") as error:  # a CancelledError would end the process
+    with pytest.raises(
+        IncumbentError, match="cancelled by one of its own"
+    ) as error:  # a CancelledError would end the process
         serve(line, handler)
     assert isinstance(error.value.__cause__, asyncio.CancelledError)
     assert (line.owner, line.stored) == (None, [])

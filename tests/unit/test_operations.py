@@ -177,8 +177,8 @@ def test_redrive_without_a_target_says_who_starts_it(hand: Hand) -> None:
     hand.bury("orders/a", "m1", target=None)
     assert not hand.redrive("orders/a", "m1")
     assert hand.said[-1] == (
-        "nobody was woken, since no target is known (--target names one): the next message of the key, or the sweeper, "
-        "starts it"
+        "no function was woken, since no target is known (--target names one): the next message of the key, or the "
+        "sweeper, starts it"
     )
 
 
@@ -246,7 +246,7 @@ UNTARGETED = (
             [
                 f"orders/a  1 message for 5 s  {ARN}",
                 "orders/b  1 message for 5 s  no target is recorded",
-                "2 orphans; nobody was woken",
+                "2 orphans; no function was woken",
             ],
             [],
         ),

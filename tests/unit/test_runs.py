@@ -288,7 +288,7 @@ def test_what_was_stored_first_under_an_id_is_what_runs(
     assert line.serve(another, lambda message, _: seen.append(message.event)) == Ran()
     assert seen == [{"stored": "m1"}]
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert "'m1' of key 'k' came again with another event" in said
+    assert "'m1' of key 'k' was delivered again with another event" in said
     assert "{" not in said
 
 

@@ -52,7 +52,7 @@ def test_client_is_made_when_it_is_needed(manager: Any) -> None:
 def test_secret_without_a_password_is_named(manager: Any, text: str) -> None:
     """And what is in it is not."""
     manager.create_secret(Name="redis", SecretString=text)
-    with pytest.raises(ConfigurationError, match="'redis' holds no text") as raised:
+    with pytest.raises(ConfigurationError, match="'redis' holds neither text") as raised:
         SecretPassword("redis", client=manager)()
     assert text not in str(raised.value)
 
@@ -150,7 +150,7 @@ def test_secret_that_cannot_be_read_makes_the_store_unavailable(guarded: ValkeyS
         raise error
 
     provider = RedisProvider(url=f"redis://127.0.0.1:{guarded.port}/0", password=password)
-    with pytest.raises(LeaseUnavailable, match="the password could not be had"):
+    with pytest.raises(LeaseUnavailable, match="could not fetch the password"):
         provider.acquire_lease("orders/denied", "owner", 30_000)
     provider.close()
 

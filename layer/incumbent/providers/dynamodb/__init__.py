@@ -1,4 +1,4 @@
-"""The DynamoDB provider: leases and mailboxes in one table, a conditional UpdateItem a call."""
+"""The DynamoDB provider: leases and mailboxes in one table, one conditional UpdateItem per call."""
 
 from incumbent.providers.dynamodb.provider import DynamoDBProvider
 

@@ -1,4 +1,4 @@
-"""What became of messages: dead letters, and keys whose messages nobody owns."""
+"""Dead letters and orphans in the table."""
 
 import heapq
 import secrets
@@ -23,7 +23,7 @@ _AT_ONCE = 50
 
 
 def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLetter]:
-    """The dead letters of one key, by a query; those of all keys by a scan, which reads the whole table."""
+    """List the dead letters of one key by a query, or of all keys by a scan, which reads the whole table."""
     sk, value = {"#sk": "sk"}, {":dead": typed(item.DEAD)}
     if key is not None:
         call = steps.call("dead_letters", key)
@@ -54,9 +54,9 @@ def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLett
 
 
 def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> list[Letter]:
-    """The dead letters of a key, the longest dead first; what cannot be read is skipped.
+    """Return the dead letters of a key, the longest dead first; those that cannot be read are skipped.
 
-    An id has several where a caller has died while burying it, or where the id was forgotten and has died again: the
+    An id has several letters if a caller died while writing one, or if the id left the window and died again: the
     latest counts.
     """
     letters: list[Letter] = []
@@ -83,7 +83,7 @@ def _shown(steps: Steps, key: str, letters: Iterable[Letter], skipped: list[Incu
 
 
 def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
-    """Items in runs of one partition key, in which a query and a scan return them."""
+    """Group items by partition key; a query and a scan return those of one key together."""
     pk, items = "", list[Item]()
     for each in found:
         if each["pk"]["S"] != pk and items:
@@ -96,9 +96,9 @@ def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
 
 
 def redrive(steps: Steps, call: Call, message_id: str) -> bool:
-    """Put a dead letter back: first into the mailbox, then out of the dead letters, so that it is never nowhere."""
+    """Put a dead letter back: add it to the mailbox, then delete the letter, so that it is always in one of them."""
     said, record = _spend_once(steps, call, message_id, _put_back)
-    if said is None:  # by a call that ended before its last step, which has been taken here
+    if said is None:  # by a call that ended before its last step, which this call has done
         return any((message.id, message.by) == (message_id, "") for message in record.state.mail)
     return said
 
@@ -114,11 +114,11 @@ def _spend_once(
     message_id: str,
     spend: Callable[[Steps, Call, Answer[bool], Sequence[Letter], str], Answer[bool]],
 ) -> tuple[bool | None, Record]:
-    """Spend an id's dead letter, and then delete it; ``None`` where another call has spent it already.
+    """Spend an id's dead letter, and then delete it. Return ``None`` if another call has spent it already.
 
-    The update that spends it says so in the record, so that no other call, and no repetition, does it again, whatever
-    has become of the message since. The record is read before the letter, and written only as it was read: a letter
-    that was there then, and was not spent, is spent by this call alone.
+    The update that spends the letter notes that in the record, so that no other call, and no repetition, does it again,
+    whatever has become of the message since. The call reads the record before the letter, and writes the record only if
+    it is unchanged, so only this call spends a letter that existed then and was not spent.
     """
     own = secrets.token_hex(8)
     answer: Answer[bool] = steps.table.read(call)
@@ -143,7 +143,7 @@ def _spend_once(
 
 
 def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
-    """Put the latest letter back into the record as it was shown, and note all of the id as spent.
+    """Put the latest letter back into the record as it was read, and note all letters of the id as spent.
 
     Raises ``MailboxFull`` (M7).
     """
@@ -176,9 +176,9 @@ def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[L
 
 
 def _let_go(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
-    """Note an id's letters as spent; the edit is noticed by whoever has read the record before."""
+    """Note an id's letters as spent. The count of edits tells callers that have read the record before."""
     record = shown.record
-    if not record.exists:  # since TTL has taken it, nothing can be put back into it
+    if not record.exists:  # TTL has deleted the record, so no letter can be put back into it
         return replace(shown, applied=True)
 
     def plan(_: int) -> tuple[Update, bool]:
@@ -196,7 +196,7 @@ def _let_go(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Let
 
 
 def _letters_of(steps: Steps, call: Call, message_id: str) -> list[Letter]:
-    """All dead letters of an id, the latest last. Raises ``StoredFormatUnknown`` (M12)."""
+    """Return all dead letters of an id, the latest last. Raises ``StoredFormatUnknown`` (M12)."""
     found = steps.table.query(
         call,
         KeyConditionExpression="#pk = :pk AND begins_with(#sk, :names)",
@@ -219,7 +219,7 @@ def _spent(record: Record) -> Sequence[str]:
 
 
 def _discard(steps: Steps, call: Call, record: Record, letters: Sequence[Letter]) -> None:
-    """Delete letters that are spent; only then is it forgotten that they are."""
+    """Delete spent letters, and only then the note that they are spent."""
     for letter in letters:
         steps.table.delete(call, letter.sk)
         body = Stored(id=letter.dead.id, body=letter.dead.body, by="", promised=True, stored_ms=0)
@@ -234,15 +234,15 @@ def _discard(steps: Steps, call: Call, record: Record, letters: Sequence[Letter]
         return update, True
 
     if spent:
-        with suppress(LeaseUnavailable):  # what stays noted does no harm
+        with suppress(LeaseUnavailable):  # a remaining note is harmless
             steps.table.update(call, plan)
 
 
 def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:
-    """M8, by the index and then by the records themselves, since the index is late and knows no renewals.
+    """Find orphans by the index and then by the records, since the index is late and does not see renewals (M8).
 
     Targets take turns, as the index names them, each with its oldest key first. A record that cannot be read does not
-    hide the others: ``StoredFormatUnknown`` comes after them.
+    hide the others: ``StoredFormatUnknown`` is raised after them.
     """
     listing = _Listing(steps)
     while limit > 0 and listing.targets:
@@ -256,7 +256,7 @@ def orphans(steps: Steps, limit: int) -> Iterator[Orphan]:
 
 
 class _Listing:
-    """The keys that may be orphans, by target; their records are read as far as they are asked for."""
+    """The keys that may be orphans, by target. Their records are read only as needed."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -272,14 +272,14 @@ class _Listing:
 
     @property
     def targets(self) -> list[str]:
-        """The targets that may have further orphans."""
+        """Return the targets that may have further orphans."""
         return [target for target, found in self._found.items() if found or self._unread[target]]
 
     def oldest(self, target: str) -> Orphan | None:
         """Take the target's oldest orphan out of the listing.
 
-        The index says of each key from when on its messages can be orphans at the earliest, so reading goes on until
-        nothing that is still unread can be older than what was found.
+        The index has the earliest time at which the messages of each key can be orphans, so reading goes on until no
+        unread key can be older than the one found.
         """
         found, unread = self._found[target], self._unread[target]
         while unread and (not found or unread[0][0] <= found[0][0]):
@@ -295,7 +295,7 @@ class _Listing:
         )
 
     def _read(self, first: str) -> None:
-        """Read the records of the next few keys: of that target, and of the others in turns."""
+        """Read the records of the next few keys: of that target, and of the others in turn."""
         target_of: dict[str, str] = {}
         targets = [first, *(target for target in self._unread if target != first)]
         while len(target_of) < _AT_ONCE and (targets := [target for target in targets if self._unread[target]]):
@@ -316,11 +316,11 @@ class _Listing:
 
 
 def _candidates(steps: Steps, now_ms: int) -> Iterator[tuple[int, str, str]]:
-    """Keys in which messages are stored: since when they can be orphans at the earliest, partition key, target."""
+    """Yield keys with stored messages: the earliest time at which they can be orphans, partition key, target."""
     call = steps.call("orphans", "*")
 
     def of(number: int) -> Iterator[tuple[int, str, str]]:
-        # All that the index projects: to name what it does not project is refused.
+        # All attributes that the index projects; DynamoDB refuses a request that names another.
         page = steps.table.query(
             call,
             IndexName=item.INDEX,

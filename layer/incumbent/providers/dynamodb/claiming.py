@@ -2,17 +2,17 @@
 
 ::
 
-    1  the quick claim        a free key with nothing odd: Claimed
-       refused                it shows the record, and the rules decide on it:
-                              known, busy, full, idle, or the caller's own: answered from what stands
-    2  append                 somebody holds the key: stored behind whoever holds it. Live: Routed
-    3  claim without storing  the holder left in between. Refused: Routed all the same, since whoever was granted
-                              then was granted after the message was stored
-    2  promise                the id waits behind an owner: the mark, then Duplicate (M3)
-    2  the exact claim        a free key with something odd: the id waits there, the head pauses or is out of attempts
+    1  the quick claim        a free key in the usual state: Claimed
+       refused                the refusal shows the record, and the rules decide on it:
+                              known, busy, full, idle, or the caller's own: answered from the record
+    2  append                 the key is held: stored behind the holder. If its lease is live: Routed
+    3  claim without storing  the holder left in between. Refused: Routed nevertheless, since the present owner was
+                              granted the key after the message was stored
+    2  promise                the id waits behind an owner: the mark, then Duplicate (M3: promised)
+    2  the exact claim        a free key in another state: the id waits there, the head pauses or is out of attempts
 
-Routing never loops. A large body is put first under the claim's own name, and deleted by whoever's claim did not store
-it, unless a reply was lost: then a late copy of the claim may still come, and TTL sees to the body.
+Routing never loops. The claim first puts a large body under its own name, and deletes the body if it did not store the
+message, unless a reply was lost: then a late copy of the claim may still come, and TTL deletes the body.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,8 +36,8 @@ Said: TypeAlias = "rules.Granted | rules.Accepted | rules.Known | rules.Held | r
 class Claiming:
     """One claim.
 
-    ``text`` is the message's own; ``body`` what of it stands in the record: the text, or the reference to it. That
-    changes when the text turns out to have no room there, and nothing else does.
+    ``text`` is the message's text; ``body`` is its value in the record: the text, or a reference to it. ``body``
+    changes when the record turns out to lack room for the text; nothing else changes.
     """
 
     steps: Steps
@@ -61,13 +61,13 @@ class Claiming:
     def carry_out(self) -> tuple[Claim, Record]:
         """Claim, and return the record too, so that the provider may remember a grant.
 
-        Raises ``MailboxFull`` (M7), and what the table raises.
+        Raises ``MailboxFull`` (M7: limits), and the errors of the table.
         """
         if len(self.text.encode()) > item.INLINE_BYTES:
             self._put_body()
         try:
             answer, said = self._decide(self.steps.table.update(self.call, self._quick))
-        except MailboxFull:  # by DynamoDB's own word, as it would be for a late copy
+        except MailboxFull:  # DynamoDB refuses the size, as it would for a late copy
             self._sweep_body(Record(state=KeyState(), item={}))
             raise
         state = answer.record.state
@@ -102,7 +102,7 @@ class Claiming:
     # --- the requests
 
     def _decide(self, answer: Answer[Said]) -> tuple[Answer[Said], Said]:
-        """Go on from the quick claim until there is something to say."""
+        """Continue from the quick claim until there is an answer."""
         for _ in range(MOST_ROUNDS):
             if answer.applied and answer.said is not None:
                 return answer, answer.said
@@ -117,11 +117,11 @@ class Claiming:
                 self._put_body()
             if not self._routes(record.state, new):
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
-                if self._stays_held(record.state, new):  # a mark beside an owner, who may be gone by now: look again
+                if self._stays_held(record.state, new):  # a mark beside an owner, which may be gone: decide again
                     answer = replace(answer, said=None)
             elif self._is_remembered(record.state):
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
-            else:  # that the key is held was decided by the refusal: the clock is not asked again
+            else:  # the refusal has decided that the key is held: the clock is not read again
                 self.most = min(self.policy.max_pending, len(record.state.mail) + item.AT_ONCE)
                 answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
                 if answer.applied and self.steps.owner(answer) is None:
@@ -129,13 +129,13 @@ class Claiming:
         raise contended(self.call)
 
     def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:
-        """The holder left before the message was stored behind it: claim the key for it, once."""
+        """Claim the key once, without storing: the holder left before the message was stored behind it."""
         answer = self.steps.attempt(self.call, stored, self._rule, write=self._write)
         if answer.applied and answer.said is not None:
             return answer, answer.said
         new, said = self._rule(answer.record.state, When(answer.now_ms, answer.repeated))
         if new == answer.record.state and isinstance(said, rules.Granted):
-            return answer, said  # it was applied, and only the reply was lost
+            return answer, said  # the update was applied, and only the reply was lost
         return answer, rules.Accepted(owner=self.steps.owner(answer), stored=len(answer.record.state.mail))
 
     def _quick(self, now_ms: int) -> tuple[Update, Said]:
@@ -161,7 +161,7 @@ class Claiming:
         return update, rules.Accepted(owner=None, stored=0)
 
     def _write(self, record: Record, new: KeyState, now_ms: int) -> Update:
-        """Write what the rules decided on a record: exactly the grant, a promise, or a message behind an owner."""
+        """Write the rules' decision on a record: exactly the grant, a promise, or a message behind an owner."""
         old = record.state
         change = updates.Change(record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms)
         if not self._stays_held(old, new):
@@ -171,7 +171,7 @@ class Claiming:
         (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
         return updates.promise(place, old.mail[place].id, self.origin)
 
-    # --- what they rest on
+    # --- the parts of a decision
 
     def _rule(self, state: KeyState, when: When) -> tuple[KeyState, Said]:
         return rules.claim(
@@ -194,11 +194,11 @@ class Claiming:
         )
 
     def _stays_held(self, old: KeyState, new: KeyState) -> bool:
-        """Whether the step happens behind another owner."""
+        """Return whether the step happens behind another owner."""
         return new.fence == old.fence and new.owner == old.owner and new.owner not in (None, self.owner)
 
     def _adds(self, old: KeyState, new: KeyState) -> bool:
-        """Whether the step stores the caller's message."""
+        """Return whether the step stores the caller's message."""
         ids = {message.id for message in old.mail}
         return self.message_id not in ids and self.message_id in {message.id for message in new.mail}
 
@@ -206,13 +206,13 @@ class Claiming:
         return self._stays_held(old, new) and len(new.mail) > len(old.mail)
 
     def _is_remembered(self, state: KeyState) -> bool:
-        """Whether the id or the claim has a trace, older than the window, that the append's condition would meet."""
+        """Return whether the id or the claim has a trace older than the window that would fail the append."""
         return item.digest(self.message_id or "") in item.known_ids(state) or item.digest(self.owner) in item.tombs(
             state
         )
 
     def _lacks_room(self, record: Record, new: KeyState) -> bool:
-        """Whether the text would stand in the record, which has no room for it."""
+        """Return whether the record lacks room for the text."""
         if isinstance(self.body, Reference) or len(new.mail) <= len(record.state.mail):
             return False
         return record.number("inline_bytes") + len(self.text.encode()) > item.INLINE_BYTES_A_KEY

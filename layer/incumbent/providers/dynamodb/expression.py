@@ -1,4 +1,4 @@
-"""Writes one UpdateItem: every name and value by a placeholder, each at most once."""
+"""Builds one UpdateItem: every name and value by a placeholder, each at most once."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from incumbent.providers.dynamodb.item import Item, Typed, Value, typed
 
 
 class Update:
-    """An UpdateItem in the making.
+    """A builder of one UpdateItem.
 
-    No attribute is ever named in the text of an expression, so none can be a reserved word (H31). Removals come last
-    and from the back of a list to its front: DynamoDB counts positions as they were before, other implementations as
-    they are by then, and so both do the same.
+    Expressions never contain attribute names, so reserved words cannot occur. Removals come last, and from the back of
+    a list to its front: DynamoDB counts positions as they were before the update, other implementations as they are
+    after each removal, and in this order both have the same result.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Update:
         self._conditions: list[str] = []
 
     def name(self, *path: str | int) -> str:
-        """The placeholder of an attribute, or of one inside another: ``name("mail", 3, "due")``."""
+        """Return the placeholder of an attribute, or of one inside another: ``name("mail", 3, "due")``."""
         text = ""
         for part in path:
             if isinstance(part, int):
@@ -34,11 +34,11 @@ class Update:
         return text
 
     def value(self, value: Value) -> str:
-        """The placeholder of a value."""
+        """Return the placeholder of a value."""
         return self.written(typed(value))
 
     def written(self, written: Typed) -> str:
-        """The placeholder of a value that is written as the API does already."""
+        """Return the placeholder of a value that is already in the API's form."""
         for placeholder, known in self._values.items():
             if known == written:
                 return placeholder
@@ -47,15 +47,15 @@ class Update:
         return placeholder
 
     def set(self, value: Value, *path: str | int) -> None:
-        """Give an attribute a value."""
+        """Set an attribute to a value."""
         self.set_to(self.value(value), *path)
 
     def set_to(self, expression: str, *path: str | int) -> None:
-        """Give an attribute what an expression yields, which reads the item as it was before."""
+        """Set an attribute to the value of an expression, which reads the item as it was before."""
         self._sets.append(f"{self.name(*path)} = {expression}")
 
     def give(self, value: Value | None, *path: str | int) -> None:
-        """Give an attribute a value, or remove it where there is none."""
+        """Set an attribute to a value, or remove it if the value is ``None``."""
         if value is None:
             self.remove(*path)
         else:
@@ -75,23 +75,23 @@ class Update:
         self._deletes.append(f"{self.name(name)} {self.value(elements)}")
 
     def when(self, condition: str) -> None:
-        """Demand one thing more."""
+        """Add a condition."""
         self._conditions.append(f"({condition})")
 
     def when_is(self, value: Value, *path: str | int) -> None:
-        """Demand that an attribute has a value."""
+        """Add the condition that an attribute has a value."""
         self.when(f"{self.name(*path)} = {self.value(value)}")
 
     def when_there(self, *path: str | int) -> None:
-        """Demand that an attribute is there."""
+        """Add the condition that an attribute exists."""
         self.when(f"attribute_exists({self.name(*path)})")
 
     def when_absent(self, *path: str | int) -> None:
-        """Demand that an attribute is not there."""
+        """Add the condition that an attribute does not exist."""
         self.when(f"attribute_not_exists({self.name(*path)})")
 
     def request(self, table: str, key: Item) -> dict[str, Any]:
-        """The arguments of the client's ``update_item``."""
+        """Return the arguments of the client's ``update_item``."""
         removes = [
             self.name(*(int(part) if part.isdigit() else part for part in path))
             for path in sorted(self._removes, reverse=True)

@@ -9,14 +9,14 @@ MOST = 128
 
 
 class Grants:
-    """The latest grants by key and owner, a bounded number of them. What is forgotten costs a request more."""
+    """The latest grants by key and owner, a bounded number of them. A forgotten one costs one more request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: OrderedDict[tuple[str, str], tuple[tuple[int, ...], Item]] = OrderedDict()
 
     def remember(self, key: str, owner: str, record: Record) -> None:
-        """Keep what was seen of a tenure, unless something newer was seen: replies may overtake one another."""
+        """Keep the record of a tenure, unless a newer one was seen: replies may overtake one another."""
         state = record.state
         if state.owner != owner:
             return
@@ -30,12 +30,12 @@ class Grants:
                 self._seen.popitem(last=False)
 
     def recall(self, key: str, owner: str) -> tuple[int | None, Item]:
-        """The fence and the record of a tenure; ``None`` and no item if it is not remembered."""
+        """Return the fence and the record of a tenure; ``None`` and no item if it is not remembered."""
         with self._lock:
             known = self._seen.get((key, owner))
         return (None, {}) if known is None else (known[0][0], known[1])
 
     def forget(self, key: str, owner: str) -> None:
-        """A tenure has ended."""
+        """Forget a tenure that has ended."""
         with self._lock:
             self._seen.pop((key, owner), None)

@@ -13,29 +13,29 @@ sort key ``sk`` there are three kinds of item::
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
     v                            the format's version
-    lease_owner                  who holds the key; absent when it was freed
+    lease_owner                  the owner of the key; absent when it was freed
     expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``
     left left_fence              how the last tenure ended on purpose (R8)
     mail                         messages, oldest first: id, body or ref, by, promised, stored,
                                  and, where not zero, attempts, due, given, error
     head_attempts _given _due    the same of mail[0], whose own count for nothing: they stand beside the list, since a
                                  claim counts the delivery of the head in the update that appends to the list
-    ids                          digests of all waiting, handled and dead ids: what a claim must not find (M5)
+    ids                          digests of all waiting, handled and dead ids: these are not stored again (M5)
     tombs                        digests of claims whose own message failed (M3)
     spent                        dead letters that were put back or purged, and whose items may still stand (R8):
                                  "<letter>", and "<letter>.<call>" by which call
     ended                        traces of messages that left, "<outcome>:<id>:<by>:<fence>:<at>", digests again (R9)
-    edits                        counts changes inside the mailbox that no new fence tells of
+    edits                        counts changes inside the mailbox that do not change the fence
     inline_bytes                 bytes of all bodies in ``mail``
     block                        present when a paused message blocks the later ones (M6)
     pauses                       the policy's pauses, separated by commas: for what dies with its run (M6)
-    keyspace target request_id log_stream      who asked last, and what to wake (M8)
+    keyspace target request_id log_stream      the last caller, and the function to wake (M8)
     orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored, and
                                  since is the first moment at which they can be orphans. A renewal touches neither
     expires_on                   whole epoch seconds, there only while no owner and no message is: cleans up (R3)
 
-Whoever writes changes the attributes that it knows and leaves all others. What only has to be compared is kept as a
-digest: on a busy key 256 traces are in every write's price.
+A writer changes the attributes that it knows and leaves all others. A value that is only compared is stored as a
+digest: on a busy key, 256 traces are part of the cost of every write.
 """
 
 import base64
@@ -56,7 +56,7 @@ LEASE = "lease"
 BODY = "body#"
 DEAD = "dead#"
 
-INLINE_BYTES = 2 * 1024  # a larger body goes into an item of its own
+INLINE_BYTES = 2 * 1024  # a larger body goes into its own item
 INLINE_BYTES_A_KEY = 8 * 1024
 PART_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included; a larger body stands in several
 # A lease item takes no message with which it would be larger, however few there are (M7). What may still be added to it
@@ -65,9 +65,9 @@ PART_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included; a lar
 MOST_ITEM_BYTES = 160 * 1024
 FEW = 100  # so many messages always fit: a claim that has not seen the item adds to no more of them
 AT_ONCE = 50  # and one that has seen it adds to no more than so many that came since
-KEPT_S = 14 * 86_400  # bodies that a crash left behind, and dead letters
+KEPT_S = 14 * 86_400  # bodies that remain after a crash, and dead letters
 PARTS_KEPT_S = 2 * KEPT_S  # bodies in parts, which stay where they are when their message dies
-IDLE_S = KEPT_S + 86_400  # a key without owner and messages: whom to wake is known as long as its dead letters are kept
+IDLE_S = KEPT_S + 86_400  # a key without owner and messages: its target is known as long as its dead letters are kept
 
 DESCRIBED = ("keyspace", "target", "request_id", "log_stream")  # who asked last
 
@@ -87,7 +87,7 @@ Item: TypeAlias = Mapping[str, Typed]
 
 
 class Digest(str):
-    """A name cut down to what comparing it needs: 96 bits of its SHA-256."""
+    """A name shortened for comparison: 96 bits of its SHA-256."""
 
     __slots__ = ()
 
@@ -107,7 +107,7 @@ class Reference(str):
 
 
 def digest(name: str) -> Digest:
-    """Cut a name down; what is cut down already stays."""
+    """Return the digest of a name; a digest is returned unchanged."""
     if isinstance(name, Digest):
         return name
     return Digest(base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()[:12]).decode())
@@ -117,22 +117,22 @@ def digest(name: str) -> Digest:
 
 
 def partition(prefix: str, key: str) -> str:
-    """The partition key of all items of a key."""
+    """Return the partition key of all items of a key."""
     return f"{prefix}#{key}"
 
 
 def key_of(prefix: str, pk: str) -> str:
-    """The key whose items stand under a partition key."""
+    """Return the key of a partition key."""
     return pk[len(prefix) + 1 :]
 
 
 def shard(prefix: str, number: int) -> str:
-    """One of the partitions of the orphans' index."""
+    """Return the name of one partition of the orphans' index."""
     return f"{prefix}#{number}"
 
 
 def shard_of(prefix: str, key: str) -> str:
-    """The partition of the orphans' index in which a key stands."""
+    """Return the partition of the orphans' index that has a key."""
     return shard(prefix, hashlib.sha256(key.encode()).digest()[0] % SHARDS)
 
 
@@ -143,17 +143,17 @@ def body_names(message_id: str, reference: Reference) -> list[str]:
 
 
 def dead_names(message_id: str) -> str:
-    """What the sort keys of an id's dead letters begin with, and no other's."""
+    """Return the prefix of the sort keys of an id's dead letters, different for each id."""
     return f"{DEAD}{_escaped(message_id)}#"
 
 
 def dead_name(message_id: str, letter: str) -> str:
-    """The sort key of a dead letter, which has a name of its own."""
+    """Return the sort key of a dead letter."""
     return f"{dead_names(message_id)}{letter}"
 
 
 def _escaped(message_id: str) -> str:
-    """An id without ``#``, in which ``%`` stands before two digits only, so that no two ids come out the same."""
+    """Return an id without ``#``, with ``%`` only before two hexadecimal digits, so that all ids stay different."""
     escaped = message_id.replace("%", "%25").replace("#", "%23")
     if len(escaped.encode()) > _MOST_SORT_KEY_BYTES - 64:
         return f"%sha256.{hashlib.sha256(message_id.encode()).hexdigest()}"
@@ -164,7 +164,7 @@ def _escaped(message_id: str) -> str:
 
 
 def typed(value: Value) -> dict[str, Any]:
-    """Write a value as the API does. There is no float anywhere in the format."""
+    """Return a value in the API's form. The format has no floats."""
     match value:
         case bool():
             return {"BOOL": value}
@@ -181,12 +181,12 @@ def typed(value: Value) -> dict[str, Any]:
 
 
 def takes(item: Item, message: Stored) -> bool:
-    """Whether the lease item, as it was seen, takes one message more (M7)."""
+    """Return whether the lease item, as it was read, has room for one more message (M7: limits)."""
     return size_of(item) + _size(typed(fields(message, head=False))) + _ID_BYTES <= MOST_ITEM_BYTES
 
 
 def size_of(item: Item) -> int:
-    """The bytes of an item as DynamoDB counts them, names included (at most a few too many)."""
+    """Return the bytes of an item as DynamoDB counts them, names included (at most a few too many)."""
     return sum(len(name.encode()) + _size(value) for name, value in item.items())
 
 
@@ -212,10 +212,10 @@ def _size(value: Typed) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A lease item: the key's state as the rules know it, and the item as it was read. ``item`` is empty for none.
+    """A lease item: the key's state for the rules, and the item as it was read. ``item`` is empty if none exists.
 
-    A message has the same place in ``state.mail`` as in the stored list. ``state.dead`` is always empty: dead letters
-    are items of their own.
+    A message has the same place in ``state.mail`` as in the stored list. ``state.dead`` is always empty: each dead
+    letter has its own item.
     """
 
     state: KeyState
@@ -223,11 +223,11 @@ class Record:
 
     @property
     def exists(self) -> bool:
-        """Whether there is an item at all."""
+        """Whether the item exists."""
         return bool(self.item)
 
     def number(self, name: str) -> int:
-        """An attribute that is a number; 0 where it is not there."""
+        """Return an attribute that is a number; 0 if it is missing."""
         return _number(self.item, name)
 
 
@@ -243,8 +243,8 @@ def decode(item: Item | None, *, key: str, names: Iterable[str] = ()) -> Record:
         return Record(state=_state(item, {digest(name): name for name in names}), item=item)
     except (KeyError, ValueError, TypeError, AttributeError) as cause:
         raise StoredFormatUnknown(
-            f"the record of key {key!r} has a shape that version {VERSION} does not know ({cause!r}): somebody else "
-            "wrote it, and it was left as it stands; give this application a key_prefix or a table of its own",
+            f"the record of key {key!r} has a shape that version {VERSION} does not know ({cause!r}): another "
+            "program wrote it, and it was left as it is; give this application its own key_prefix or table",
             key=key,
         ) from cause
 
@@ -254,7 +254,7 @@ def check_version(item: Item, *, key: str) -> None:
     if item.get("v") != {"N": str(VERSION)}:
         raise StoredFormatUnknown(
             f"record {item.get('sk', {}).get('S', LEASE)!r} of key {key!r} has version {item.get('v')!r}; this code "
-            f"knows {VERSION}: deploy the version that wrote it, or a newer one. The record was left as it stands",
+            f"knows {VERSION}: deploy the version that wrote it, or a newer one. The record was left as it is",
             key=key,
         )
 
@@ -333,7 +333,7 @@ def _trace(text: str, names: Mapping[str, str]) -> Ended:
 
 
 def _number(item: Item, name: str) -> int:
-    """An attribute that is a number; 0 where it is not there."""
+    """Return an attribute that is a number; 0 if it is missing."""
     return int(item[name]["N"]) if name in item else 0
 
 
@@ -342,9 +342,9 @@ def _text(item: Item, name: str) -> str | None:
 
 
 def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
-    """The attributes of a message in ``mail``; the head's delivery stands beside the list.
+    """Return the attributes of a message in ``mail``; the head's delivery stands beside the list.
 
-    ``stored`` is how many messages there are: the more there are, the shorter their errors are kept.
+    ``stored`` is the number of messages: the more there are, the shorter their stored errors.
     """
     found: dict[str, Value] = {"id": message.id}
     if isinstance(message.body, Reference):
@@ -362,12 +362,12 @@ def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
 
 
 def delivery(message: Stored) -> dict[str, int]:
-    """What a delivery changes in a message."""
+    """Return the attributes that a delivery changes in a message."""
     return {"attempts": message.attempts, "due": message.due_ms, "given": message.given}
 
 
 def inline_bytes(mail: Iterable[Stored]) -> int:
-    """The bytes of the bodies that stand in the lease item."""
+    """Return the bytes of the bodies in the lease item."""
     return sum(len(each.body.encode()) for each in mail if not isinstance(each.body, Reference))
 
 
@@ -377,19 +377,19 @@ def pauses_text(pauses_ms: Sequence[int]) -> str | None:
 
 
 def trace_text(trace: Ended) -> str:
-    """A trace as it stands in ``ended``."""
+    """Return a trace in the form of ``ended``."""
     by = digest(trace.by) if trace.by else ""
     return f"{trace.outcome[0]}:{digest(trace.id)}:{by}:{trace.fence}:{trace.at_ms}"
 
 
 def known_ids(state: KeyState) -> frozenset[str]:
-    """What stands in ``ids``: the digests of ids that are not stored a second time (M5)."""
+    """Return the value of ``ids``: the digests of ids that are not stored a second time (M5)."""
     waiting = {str(digest(message.id)) for message in state.mail}
     return frozenset(waiting | {str(digest(trace.id)) for trace in state.ended if trace.outcome != "failed"})
 
 
 def tombs(state: KeyState) -> frozenset[str]:
-    """What stands in ``tombs``: the digests of claims that store nothing any more (M3)."""
+    """Return the value of ``tombs``: the digests of claims that must store nothing any more (M3)."""
     return frozenset(str(digest(trace.by)) for trace in state.ended if trace.outcome == "failed")
 
 
@@ -407,9 +407,9 @@ class Letter:
 
 
 def dead_item(pk: str, letter: Dead, fence: int, rank: int, name: str) -> dict[str, Any]:
-    """A dead letter with its whole text (M6).
+    """Make the item of a dead letter, with its whole text (M6).
 
-    ``fence`` is that of the tenure in which it died, and ``rank`` orders those of one tenure and millisecond.
+    ``fence`` is that of the tenure in which it died, and ``rank`` orders the letters of one tenure and millisecond.
     """
     found: dict[str, Value] = {
         "pk": pk,
@@ -450,7 +450,7 @@ def dead_letter(item: Item, *, key: str) -> Letter:
     except (AttributeError, KeyError, TypeError, ValueError) as cause:
         raise StoredFormatUnknown(
             f"dead letter {item['sk'].get('S')!r} of key {key!r} has a shape that version {VERSION} does not know "
-            f"({cause!r}); it was left as it stands",
+            f"({cause!r}); it was left as it is",
             key=key,
         ) from cause
 
@@ -498,17 +498,17 @@ def _parts(text: str) -> list[str]:
 
 
 def body_of(item: Item) -> str | None:
-    """The text in the item of a large body or of a dead letter; ``None`` where there is none."""
+    """Return the text in the item of a large body or of a dead letter; ``None`` if it has none."""
     return _text(item, "body") if "S" in item.get("body", {}) else None
 
 
 def seconds(now_ms: int) -> int:
-    """Whole epoch seconds, as TTL wants them."""
+    """Return whole epoch seconds, the unit of TTL."""
     return now_ms // 1_000
 
 
 def message_of(stored: Stored, text: str | None) -> Message:
-    """A stored message as the contract gives it. Without its text, TTL has taken that."""
+    """Return a stored message in the contract's form. ``text`` is ``None`` if TTL has deleted it."""
     return unreadable.message_of(
         text,
         why_gone=f"it is gone, as it was stored more than {KEPT_S // 86_400} days ago",

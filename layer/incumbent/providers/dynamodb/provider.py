@@ -1,4 +1,4 @@
-"""The DynamoDB provider: each call one conditional update; where it is refused, the rules decide on what it shows."""
+"""The DynamoDB provider: each call is one conditional update. If refused, the rules decide on the shown record."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -56,10 +56,11 @@ _MOST_SKEW_MS = 60_000
 class DynamoDBProvider:
     """Leases and mailboxes in one DynamoDB table; ``template.yaml`` describes it.
 
-    ``client`` is a low-level client, which keeps its settings; what it repeats on its own counts as repeated (R9).
-    Without it one is made at the first call from ``boto3_session``, with waits of a second and ``boto_config`` over
-    them. ``key_prefix`` keeps applications apart in one table and holds no ``#``. ``max_clock_skew_ms`` is the most by
-    which any two callers' clocks may differ: DynamoDB has no clock to ask, so strangers wait that much longer (R3).
+    ``client`` is a low-level client, which keeps its settings; requests that it repeats count as repeated (R9).
+    Without it the provider makes one at the first call from ``boto3_session``, with timeouts of a second, which
+    ``boto_config`` overrides. ``key_prefix`` keeps applications apart in one table and contains no ``#``.
+    ``max_clock_skew_ms`` is the most by which any two callers' clocks may differ, in milliseconds: DynamoDB has no
+    clock to read, so other callers wait that much longer after an expiry (R3).
 
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
     that waits on a free key or whose trace is older than the window, a duplicate to be promised, a grant of a key
@@ -83,13 +84,13 @@ class DynamoDBProvider:
         max_clock_skew_ms: int = 1_000,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Make no connection. Raises ``ConfigurationError``."""
+        """Check the arguments without a connection. Raises ``ConfigurationError``."""
         if not table_name:
             raise ConfigurationError("table_name is empty: give the name or the ARN of the table")
         if not 1 <= len(key_prefix.encode()) <= _MOST_PREFIX_BYTES:
             raise ConfigurationError(f"key_prefix is {key_prefix!r}: give 1 to {_MOST_PREFIX_BYTES} bytes")
         if "#" in key_prefix:
-            raise ConfigurationError(f"key_prefix is {key_prefix!r}: '#' is what stands between it and the key")
+            raise ConfigurationError(f"key_prefix is {key_prefix!r}: '#' separates it from the key; remove the '#'")
         if client is not None and (boto3_session is not None or boto_config is not None):
             raise ConfigurationError("give client, or boto3_session and boto_config, not both")
         check_ms("max_clock_skew_ms", max_clock_skew_ms, 0, _MOST_SKEW_MS)
@@ -367,7 +368,10 @@ class DynamoDBProvider:
         )
 
     def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
-        """M6. What a beat has told of already is delivered in the first request, the rest in a second."""
+        """Renew the lease and take all due messages that were never delivered (M6).
+
+        The first request delivers the messages that a beat has seen already, a second one the rest.
+        """
         check_lease(key, owner, ttl_ms)
         call = self._steps.call("take", key, owner, ttl_ms=ttl_ms)
         fence, seen = self._grants.recall(key, owner)
@@ -378,13 +382,13 @@ class DynamoDBProvider:
 
         def first(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
             new, said = rule(known.state, When(now_ms, repeated=False))
-            if new.mail == known.state.mail:  # nothing is known to wait, or nothing is known
+            if new.mail == known.state.mail:  # no message is known to wait, or the record is not known
                 return updates.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms), said
             shard = self._steps.shard(call)
             change = updates.Change(record=known, new=new, shard=shard, skew_ms=self._steps.skew_ms, held=True)
             return change.update(now_ms), said
 
-        # What the first request has shown is asked again: something may have come that is to be given.
+        # Decide again on the record that the first request has shown: further messages may have come.
         shown = replace(self._table.update(call, first), said=None)
         step = self._steps.step(call, shown, rule, held=True)
         if step.said == "lost":
@@ -394,9 +398,10 @@ class DynamoDBProvider:
         return readable(self._steps.messages(call, given))
 
     def peek(self, key: str) -> Sequence[Message]:
-        """M3. A body that TTL has taken shows as ``None``; a message that leaves meanwhile is not shown.
+        """Return all stored messages, oldest first.
 
-        Where some messages cannot be read, ``StoredFormatUnknown`` has the others in ``readable``.
+        A body that TTL has deleted is ``None``; a message that leaves meanwhile is left out. Raises
+        ``StoredFormatUnknown`` when some cannot be read; its ``readable`` holds the others (M12).
         """
         call = self._steps.call("peek", check_key(key))
         messages: list[Message] = []
@@ -414,7 +419,10 @@ class DynamoDBProvider:
         return tuple(messages)
 
     def orphans(self, limit: int) -> Iterable[Orphan]:
-        """M8. Reads the index and each key in it that may be an orphan by now, long runs included."""
+        """Find keys with due messages and no live owner (M8).
+
+        Reads the index and each key in it that may be an orphan by now, those of long runs included.
+        """
         return archive.orphans(self._steps, check_limit(limit))
 
     # --- the archive
@@ -426,7 +434,10 @@ class DynamoDBProvider:
         return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms, self._steps.skew_ms)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
-        """M6. For all keys it reads the whole table. What cannot be read comes last, as ``StoredFormatUnknown``."""
+        """List the dead letters of one key, or of all keys, which reads the whole table (M6).
+
+        Raises ``StoredFormatUnknown`` after the last, with the letters that could not be read.
+        """
         return archive.dead_letters(self._steps, key if key is None else check_key(key), check_limit(limit))
 
     def redrive(self, key: str, message_id: str) -> bool:
@@ -457,7 +468,7 @@ class DynamoDBProvider:
         return step
 
     def _shown(self, call: Call, owner: str, fence: int | None, seen: item.Item, named: Sequence[str]) -> Answer[Any]:
-        """The tenure as it was last seen; read where it is not remembered, seems to be over or lacks what is named."""
+        """Return the tenure as last seen; read it if it is not remembered, seems to be over or lacks a named id."""
         if seen:
             record = item.decode(seen, key=call.key, names=call.names)
             sent = self._clock.now()
@@ -470,8 +481,8 @@ class DynamoDBProvider:
         self._grants.forget(call.key, owner)
         holder = self._steps.owner(answer)
         return LeaseLost(
-            f"{call.name} of key {call.key!r}: owner {owner!r} does not hold it any more (holder: {holder!r}); nothing "
-            "was changed, and what was not settled is still there",
+            f"{call.name} of key {call.key!r}: owner {owner!r} no longer holds it (holder: {holder!r}); nothing was "
+            "changed, and messages that were not settled are still stored",
             key=call.key,
             owner=owner,
             holder=holder,

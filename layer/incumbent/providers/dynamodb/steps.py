@@ -1,4 +1,4 @@
-"""Carries out one step of the rules: decide on the record that the table has shown, and write exactly that."""
+"""Carries out one step of the rules: decides on the record that the table has shown, and writes exactly that."""
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from incumbent.values import Message
 
 A = TypeVar("A")
 
-MOST_ROUNDS = 8  # how often one call decides anew because somebody else's write came first
+MOST_ROUNDS = 8  # how often one call decides again because another write came first
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """When a rule is asked: by which time, and whether an earlier try may have taken effect (R9)."""
+    """The time of a rule's decision, and whether an earlier try may have taken effect (R9)."""
 
     now_ms: int
     repeated: bool
 
 
-# What the rules say of a state.
+# The rules' decision on a state.
 Rule: TypeAlias = Callable[[KeyState, When], tuple[KeyState, A]]
 # How the step from a record to a state is written, at a time.
 Write: TypeAlias = Callable[[Record, KeyState, int], Update]
@@ -36,7 +36,7 @@ Write: TypeAlias = Callable[[Record, KeyState, int], Update]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Generic[A]):
-    """The end of a step: what the rules said, and the answer of the table that it rests on."""
+    """The end of a step: the rules' answer, and the table's answer behind it."""
 
     said: A
     answer: Answer[A]
@@ -52,11 +52,11 @@ class Steps:
         self.clock = clock
 
     def call(self, name: str, key: str, *names: str, ttl_ms: int | None = None) -> Call:
-        """A call of this provider. ``ttl_ms`` says how long it may take."""
+        """Make a call of this provider. ``ttl_ms`` bounds its duration."""
         return Call(name=name, key=key, pk=item.partition(self.prefix, key), ttl_ms=ttl_ms, names=names)
 
     def shard(self, call: Call) -> str:
-        """Where the key stands in the orphans' index."""
+        """Return the partition of the key in the orphans' index."""
         return item.shard_of(self.prefix, call.key)
 
     def step(
@@ -69,12 +69,11 @@ class Steps:
         closes: bool = False,
         write: Write | None = None,
     ) -> Step[A]:
-        """Decide on what was shown and write it, anew after each refusal; a step that changes nothing writes nothing.
+        """Decide on the shown record and write the decision, again after each refusal.
 
-        What is shown as applied, with something said, is the end already.
-
-        ``held`` and ``closes`` as in ``updates.Change``, unless ``write`` writes it. Raises ``LeaseUnavailable`` when
-        other writes came first too often.
+        A step that changes nothing writes nothing. An answer that was applied already, with the rules' answer, ends the
+        step. ``held`` and ``closes`` are those of ``updates.Change``, unless ``write`` writes the decision. Raises
+        ``LeaseUnavailable`` when other writes came first too often.
         """
         for _ in range(MOST_ROUNDS):
             if shown.applied and shown.said is not None:
@@ -95,7 +94,7 @@ class Steps:
         closes: bool = False,
         write: Write | None = None,
     ) -> Answer[A]:
-        """Write once what the rules decide on what was shown, dead letters before and large bodies after it."""
+        """Write once the rules' decision on the shown record: dead letters before it, large bodies after it."""
         record, before = shown.record, shown.record.state
         decided = rule(before, When(shown.now_ms, shown.repeated))[0]
         dead = decided.dead
@@ -114,7 +113,7 @@ class Steps:
         left: list[Stored] = []
 
         def plan(now_ms: int) -> tuple[Update, A] | None:
-            # The clock never goes back behind the refusal: that would overrule it.
+            # The clock never goes back behind the refusal, which would contradict it.
             now_ms = max(now_ms, shown.now_ms)
             new, said = rule(before, When(now_ms, shown.repeated))
             if new == before or [letter.id for letter in new.dead] != [letter.id for letter in dead]:
@@ -129,7 +128,7 @@ class Steps:
             return change.update(now_ms), said
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
-        # What the record does not name any more is nobody's, but for what a letter names.
+        # A body that the record no longer names is not used, unless a letter names it.
         self.sweep_bodies(call, [each for each in left if (each.id, each.body) not in in_parts], answer.record)
         if answer.applied:
             return replace(answer, buried=tuple(map(item.dead_message, letters, texts)))
@@ -138,10 +137,10 @@ class Steps:
         return answer
 
     def _take_letter_back(self, call: Call, letter: rules.Dead, name: str, before: KeyState, answer: Answer[A]) -> None:
-        """Undo a dead letter that was written for an update which was refused then.
+        """Delete a dead letter that was written for an update that was then refused.
 
-        It stays where the message has died since: perhaps by this very update, whose request came twice. Of several
-        letters of one id, one is listed.
+        It stays if the message has died since: perhaps by this very update, whose request came twice. Of several
+        letters of one id, a listing has one.
         """
         known = set(map(item.trace_text, before.ended))
         traces = [trace for trace in answer.record.state.ended if item.trace_text(trace) not in known]
@@ -149,7 +148,7 @@ class Steps:
             self.table.sweep(call, item.dead_name(letter.id, name))
 
     def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
-        """Delete the large bodies of messages that a record does not hold any more."""
+        """Delete the large bodies of messages that a record no longer holds."""
         needed = {(message.id, message.body) for message in record.state.mail}
         for message in messages:
             if isinstance(message.body, Reference) and (message.id, message.body) not in needed:
@@ -157,7 +156,7 @@ class Steps:
                     self.table.sweep(call, name)
 
     def text(self, call: Call, message_id: str, body: str) -> str | None:
-        """The text of a message; a large one is read, and ``None`` when it is gone."""
+        """Return the text of a message. A large one is read; ``None`` if it is gone."""
         if not isinstance(body, Reference):
             return body
         texts: list[str] = []
@@ -186,10 +185,10 @@ class Steps:
     def messages(
         self, call: Call, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None
     ) -> tuple[Message, ...]:
-        """Messages for a run, with their texts; ``own`` are texts that the caller has at hand.
+        """Return messages for a run, with their texts. ``own`` holds texts that the caller already has.
 
-        Raises ``LeaseUnavailable`` for a message whose text another call of the same owner has removed meanwhile, as
-        it has settled it.
+        Raises ``LeaseUnavailable`` for a message that another call of the same owner has settled meanwhile, which
+        removed its text.
         """
         found: list[Message] = []
         for each in stored:
@@ -204,33 +203,33 @@ class Steps:
         return tuple(found)
 
     def is_stored(self, call: Call, message: Stored) -> bool:
-        """Whether the record still holds a message whose body was just looked for."""
+        """Return whether the record still holds a message whose body was just read."""
         mail = self.table.read(call).record.state.mail
         return any((each.id, each.body) == (message.id, message.body) for each in mail)
 
     def owner(self, answer: Answer[A]) -> str | None:
-        """Who holds the key, by the strangers' edge (R3)."""
+        """Return the owner of the key as other callers see it (R3: expiry plus skew)."""
         state = answer.record.state
         return state.owner if rules.owned(state, answer.now_ms, self.skew_ms) else None
 
 
 def until(answer: Answer[A], ttl_ms: int) -> Moment:
-    """R12: until when the owner may believe: from the try that answered, and from the item's own expiry."""
+    """Return until when the owner may rely on its lease (R12), from the try that was answered and the item's expiry."""
     return deadline(answer.sent, ttl_ms, expires_in_ms(answer))
 
 
 def expires_in_ms(answer: Answer[A]) -> int:
-    """How long the lease in the record lives, from the sending on; 0 while strangers wait out the skew."""
+    """Return how long the lease in the record lives, from the sending on; 0 while other callers wait out the skew."""
     return max(0, answer.record.state.expires_ms - answer.now_ms)
 
 
 def waiting(answer: Answer[A]) -> int:
-    """How many messages are due that the present tenure was not given."""
+    """Return the number of due messages that the present tenure was not given."""
     return len(rules.due(answer.record.state, answer.now_ms))
 
 
 def contended(call: Call) -> LeaseUnavailable:
-    """The error of a call whose every write came after somebody else's."""
+    """Make the error of a call whose every write came after another caller's."""
     return LeaseUnavailable(
         f"{call.name} of key {call.key!r}: other writes came first {MOST_ROUNDS} times in a row, so this one was not "
         "applied; repeat it",
@@ -239,9 +238,9 @@ def contended(call: Call) -> LeaseUnavailable:
 
 
 def in_doubt(call: Call) -> LeaseUnavailable:
-    """The error of a call of which an earlier try may have taken effect, with nothing left to tell by (R9)."""
+    """Make the error of a call whose earlier try may have taken effect, without evidence either way (R9)."""
     return LeaseUnavailable(
-        f"{call.name} of key {call.key!r}: a reply was lost, and the record does not tell any more whether that try "
+        f"{call.name} of key {call.key!r}: a reply was lost, and the record no longer shows whether that try "
         "took effect; the caller does not hold the key now",
         key=call.key,
     )

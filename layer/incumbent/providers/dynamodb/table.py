@@ -1,4 +1,4 @@
-"""Asks the table: each request with its tries, what a refusal has shown, and errors told apart."""
+"""Requests to the table: their retries, the records that refusals show, and explanations of errors."""
 
 import math
 import os
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_SHORTER_WAIT = "Give its config a connect_timeout and a read_timeout of a second or two"
+_SHORTER_WAIT = "Set connect_timeout and read_timeout in its config to a second or two"
 _BATCH = 50
-_MOST_BATCHES = 20  # of one reading, beyond those that it needs: DynamoDB may leave keys unread
+_MOST_BATCHES = 20  # further requests of one reading: DynamoDB may leave keys unread
 _PAUSE_MS = 50
 
 _CRC32_OF_NOTHING = str(zlib.crc32(b"{}"))
-_ADDING = frozenset({"claim", "redrive"})  # calls that may find no room for what they add
+_ADDING = frozenset({"claim", "redrive"})  # calls that add a message, and may find no room for it
 _REFUSED = "ConditionalCheckFailedException"
 _PASSING = frozenset(
     {
@@ -52,17 +52,17 @@ _PASSING = frozenset(
     }
 )
 _ADVICE: Mapping[str, str] = {
-    "ResourceNotFoundException": "the table, or its index, is not there: check table_name and the Region",
-    "AccessDeniedException": "the function's role may not do this: allow it on the table and its index",
+    "ResourceNotFoundException": "the table, or its index, does not exist: check table_name and the Region",
+    "AccessDeniedException": "the function's role does not permit this: allow it on the table and its index",
     "UnrecognizedClientException": "the credentials are not those of this account",
     "ExpiredTokenException": "the credentials have expired",
-    "ValidationException": "DynamoDB refuses the request as such: check that the table's keys are pk and sk, strings",
+    "ValidationException": "DynamoDB refuses the request's form: check that the table's keys are pk and sk, strings",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of the contract: what its requests have in common. ``names`` are the owners and ids it mentions."""
+    """One call of the contract, shared by its requests. ``names`` are the owners and ids that it mentions."""
 
     name: str
     key: str
@@ -73,11 +73,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Generic[A]):
-    """What the table said to an update.
+    """The table's answer to an update.
 
-    ``record`` is the item after it or, where it was refused, the one that refused it. ``sent`` is when the try that
-    was answered was sent. ``repeated`` says that an earlier try may have taken effect (R9). ``said`` is what the call
-    answers if the update was applied, ``buried`` what it moved to the dead letters then.
+    ``record`` is the item after the update or, if it was refused, the item that refused it. ``sent`` is when the try
+    that was answered was sent. ``repeated`` says that an earlier try may have taken effect (R9). If the update was
+    applied, ``said`` is the call's answer, and ``buried`` are the messages that it moved to the dead letters.
     """
 
     applied: bool
@@ -89,12 +89,12 @@ class Answer(Generic[A]):
 
     @property
     def now_ms(self) -> int:
-        """The time that the request itself named (H16)."""
+        """The time that the request contained."""
         return self.sent.wall_ms
 
 
 class Table:
-    """One table and the client to it, which is made at the first request."""
+    """One table and its client, which is made at the first request."""
 
     def __init__(
         self,
@@ -113,22 +113,24 @@ class Table:
             raise ConfigurationError(f"boto_config is {shown(config)}: give a botocore.config.Config")
         self._name = name
         self._given = client
-        self._ours: dict[tuple[int, int], DynamoDBClient] = {}  # by process, since a child must not share, and wait
+        self._ours: dict[
+            tuple[int, int], DynamoDBClient
+        ] = {}  # by process, since a child must not share it, and by wait
         self._session = session
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
 
     def check_ttl(self, ttl_ms: int, key: str | None = None) -> None:
-        """Refuse a ttl that is shorter than the wait that somebody has set."""
+        """Refuse a ttl that is shorter than the wait that the user has set. Raises ``ConfigurationError``."""
         given = self._given is not None
         config = self._given.meta.config if self._given is not None else self._config
         check_wait(_set_wait_ms(config, given=given), ttl_ms, key=key, advice=_SHORTER_WAIT)
 
     def client(self, call: Call) -> "DynamoDBClient":
-        """The client that was given, or one of our own whose waits suit the ttl; it is made when first needed.
+        """Return the given client, or make one whose waits suit the ttl.
 
-        Raises ``ConfigurationError`` if none can be made, or if somebody has set waits longer than the lease lives.
+        Raises ``ConfigurationError`` if none can be made, or if the user has set waits longer than the lease lives.
         """
         if call.ttl_ms is not None:
             self.check_ttl(call.ttl_ms, call.key)
@@ -145,13 +147,13 @@ class Table:
                     )
                 except (BotoCoreError, ValueError) as cause:
                     advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
-                    raise ConfigurationError(f"no client for DynamoDB can be made ({cause}): {advice}") from cause
+                    raise ConfigurationError(f"cannot make a client for DynamoDB ({cause}): {advice}") from cause
             return self._ours[ours]
 
     # --- the lease item
 
     def close(self) -> None:
-        """Close the clients that are ours; a later call makes new ones."""
+        """Close the clients that this object has made. A later call makes new ones."""
         with self._lock:
             ours, self._ours = self._ours, {}
         for (process, _), client in ours.items():
@@ -163,8 +165,8 @@ class Table:
     ) -> Answer[A]:
         """Send an update until it is applied or refused.
 
-        ``plan`` makes it from the time of each try; when it makes none, there is nothing to write at that time, and
-        the item is read instead. ``repeated`` carries on what earlier requests of the same call left in doubt.
+        ``plan`` makes the update from the time of each try; if it returns ``None``, there is nothing to write at that
+        time, and the item is read instead. ``repeated`` is true if earlier requests of the same call are in doubt.
         """
         doubt = repeated
 
@@ -186,7 +188,7 @@ class Table:
                 doubt = doubt or _tried_inside(client, error.response)
                 refused: Mapping[str, Any] = error.response
                 old = refused.get("Item")
-                if old is None:  # there is none, or this store does not tell
+                if old is None:  # the item does not exist, or this store does not return it
                     return sent
                 return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
             doubt = doubt or _tried_inside(client, found)
@@ -194,12 +196,12 @@ class Table:
             return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
 
         answer = self._ask(call, send)
-        if isinstance(answer, Moment):  # the refusal was decided by its own time, and so is what is read after it
+        if isinstance(answer, Moment):  # the refusal's time decides, also for the item read after it
             return replace(self.read(call), sent=answer, repeated=doubt)
         return answer
 
     def read(self, call: Call) -> Answer[Any]:
-        """Read the lease item as it stands, after every write that was answered."""
+        """Read the lease item, after every write that was answered."""
 
         def send(_: int, sent: Moment) -> Answer[Any]:
             return Answer(applied=False, record=self._decode(call, self._get(call, LEASE)), sent=sent)
@@ -207,7 +209,7 @@ class Table:
         return self._ask(call, send)
 
     def read_many(self, calls: Mapping[str, Call]) -> Iterator[Item]:
-        """Read the lease items of several partition keys, in no order; those that are gone are left out."""
+        """Read the lease items of several partition keys, in any order; missing ones are left out."""
         wanted: list[Any] = [_key(pk, LEASE) for pk in calls]
         batches_left = len(wanted) // _BATCH + _MOST_BATCHES
         while wanted:
@@ -221,7 +223,7 @@ class Table:
                 if not batches_left:
                     raise LeaseUnavailable(
                         f"{call.name}: DynamoDB left {len(wanted) + len(unread['Keys'])} records unread: it is "
-                        "throttling; repeat it"
+                        "throttling; repeat the call"
                     )
                 self._clock.sleep_ms(_PAUSE_MS)
                 wanted = [*unread["Keys"], *wanted]
@@ -238,20 +240,20 @@ class Table:
         self._ask(call, lambda *_: _whole(self.client(call).put_item(TableName=self._name, Item=written)))
 
     def delete(self, call: Call, sk: str) -> None:
-        """Delete an item, there or not."""
+        """Delete an item, whether it exists or not."""
         self._ask(call, lambda *_: self._delete(call, sk))
 
     def sweep(self, call: Call, sk: str) -> None:
-        """Delete an item that nobody needs any more; where that fails, TTL will."""
+        """Delete an item that is no longer needed. If that fails, TTL deletes it."""
         with suppress(BotoCoreError, ClientError):
             self._delete(call, sk)
 
     def query(self, call: Call, **request: Any) -> Iterator[Item]:
-        """All items that a query finds, page by page."""
+        """Yield all items that a query finds, page by page."""
         return self._pages(call, lambda **more: self.client(call).query(TableName=self._name, **request, **more))
 
     def scan(self, call: Call, **request: Any) -> Iterator[Item]:
-        """All items that a scan finds, page by page. It reads the whole table."""
+        """Yield all items that a scan finds, page by page. It reads the whole table."""
         return self._pages(call, lambda **more: self.client(call).scan(TableName=self._name, **request, **more))
 
     # --- parts
@@ -295,12 +297,12 @@ class Table:
 
 
 def item_full(key: str, record: Record | None, *, owner: str | None) -> MailboxFull:
-    """The error of a call that would add a message to an item near DynamoDB's limit (M7)."""
+    """Make the error of a call that would add a message to an item near DynamoDB's limit (M7)."""
     held = "" if record is None else f": {len(record.state.mail):,} messages, {size_of(record.item):,} bytes in all"
     return MailboxFull(
         f"the item of key {key!r} is near the 400 KB that DynamoDB allows{held}. This message was not stored, and its "
-        "source keeps it; bring it again when the owner has worked some of them off. Shorter message ids and a smaller "
-        "max_pending leave more room",
+        "source keeps it; retry when the owner has run some of them. Shorter message ids and a smaller max_pending "
+        "leave more room",
         key=key,
         owner=owner,
     )
@@ -312,51 +314,51 @@ def _is_too_large(error: ClientError) -> bool:
 
 
 class _CutOff(HTTPClientError):
-    """An answer of which only a part has come."""
+    """An answer of which only a part has arrived."""
 
     fmt = "the answer broke off"
 
 
 def _whole(response: Any) -> Any:
-    """Return a response, unless the connection broke before all of it had come.
+    """Return a response, unless the connection broke before all of it had arrived.
 
-    botocore takes what has come for all there is, and what it cannot read for an empty answer: of a read, for "there
-    is no item", which would be "nobody owns it" (H20). In its last attempt it overlooks a wrong checksum too. So an
-    empty answer is believed only where its head says that it is one. A half of any other cannot be read at all.
+    botocore takes a part for the whole, and an answer that it cannot parse for an empty one: of a read, for "no such
+    item", which would mean that the key is free. In its last attempt it overlooks a wrong checksum too. So an empty
+    answer counts only if its head says that it is empty. A part of any other answer cannot be parsed at all.
     """
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
     if headers is None or len(response) > 1:
         return response
     if "x-amz-crc32" in headers:
         empty = headers["x-amz-crc32"] == _CRC32_OF_NOTHING
-    else:  # the last line of a head that broke off may have lost its end
+    else:  # the last line of an incomplete head may have lost its end
         empty = headers.get("content-length") == str(len("{}")) and list(headers)[-1] != "content-length"
-    if not empty and "transfer-encoding" not in headers:  # chunks say themselves whether all have come
+    if not empty and "transfer-encoding" not in headers:  # chunked answers show whether all chunks have arrived
         raise _CutOff
     return response
 
 
 def _tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
-    """Whether the client itself has repeated the request: then even our first try was a repetition (R9)."""
+    """Return whether the client has repeated the request: then even our first try was a repetition (R9)."""
     retries: Mapping[str, object] = getattr(client.meta.config, "retries", None) or {}
     at_most = 0 if retries.get("total_max_attempts") == 1 else 1
     return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", at_most))
 
 
 def _waits_ms(client: "DynamoDBClient") -> float:
-    """How long a client waits for a connection, or for an answer."""
+    """Return how long a client waits for a connection, or for an answer, in milliseconds."""
     config = client.meta.config
     waits_s: list[float | None] = [getattr(config, name, None) for name in ("connect_timeout", "read_timeout")]
     return max(math.inf if wait_s is None else wait_s * 1_000 for wait_s in waits_s)
 
 
 def _region() -> str | None:
-    """Lambda's own word for it, which not every botocore reads."""
+    """Return the Region from Lambda's own variable, which not every botocore reads."""
     return os.environ.get("AWS_REGION") or None
 
 
 def _our_config(waits_ms: int) -> Config:
-    """What our own clients differ in from botocore's defaults: it waits 60 s (H10), and repeating is ours (R9)."""
+    """Return the settings of incumbent's clients: shorter waits than botocore's 60 s, and no retries inside (R9)."""
     return Config(
         connect_timeout=waits_ms / 1_000,
         read_timeout=waits_ms / 1_000,
@@ -366,7 +368,7 @@ def _our_config(waits_ms: int) -> Config:
 
 
 def _check_client(client: object) -> None:
-    """Refuse what is not a client of DynamoDB: a ``Table`` or another resource, another service's, an asyncio one."""
+    """Refuse an object that is not a DynamoDB client: a ``Table``, another service's client, an asyncio client."""
     asynchronous = any(kind.__module__.startswith("aiobotocore") for kind in type(client).__mro__)
     asks = all(callable(getattr(client, name, None)) for name in ("update_item", "batch_get_item", "query"))
     if asynchronous or not asks or not hasattr(getattr(client, "meta", None), "config"):
@@ -377,9 +379,9 @@ def _check_client(client: object) -> None:
 
 
 def _set_wait_ms(config: Config | None, *, given: bool) -> float | None:
-    """How long the caller's own settings wait for an answer; ``given`` says that they are those of a whole client.
+    """Return how long the user's settings wait for an answer. ``given``: they are those of a whole client.
 
-    Among settings that were only merged into ours, nobody has set what is botocore's default.
+    In settings that are only merged into incumbent's, botocore's default counts as not set.
     """
     seconds = getattr(config, "read_timeout", None)
     if config is None or (not given and seconds == DEFAULT_TIMEOUT):
@@ -392,17 +394,17 @@ def _key(pk: str, sk: str) -> dict[str, Any]:
 
 
 def _explain(error: Exception) -> tuple[bool, str]:
-    """Whether asking again may help, and what to do."""
+    """Return whether another try may help after an error, and what to do."""
     if isinstance(error, ClientError):
         code = error.response["Error"]["Code"]
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if _is_too_large(error):
             return False, "an item would be larger than DynamoDB's 400 KB: look at what other code has added to it"
-        if code in _PASSING or status >= 500:  # noqa: PLR2004 - the store's fault, by HTTP
-            return True, "DynamoDB is throttling or in trouble: repeat it"
+        if code in _PASSING or status >= 500:  # noqa: PLR2004 - HTTP: the server's fault
+            return True, "DynamoDB is throttling or failing: repeat the call"
         if not code or code.isdecimal():
-            return True, "DynamoDB refuses it, and its reason broke off: repeat it"
-        return False, _ADVICE.get(code, "DynamoDB refuses it, and repeating does not help: see the cause")
+            return True, "DynamoDB refuses the request, and its reason was cut off: repeat the call"
+        return False, _ADVICE.get(code, "DynamoDB refuses the request, and repeating it does not help: see the cause")
     if isinstance(error, HTTPClientError | NoConnectionError | ChecksumError | ResponseParserError):
-        return True, "the connection failed or took too long: repeat it; check the network and the endpoint"
-    return False, "botocore cannot send it: check credentials and configuration"
+        return True, "the connection failed or took too long: repeat the call; check the network and the endpoint"
+    return False, "botocore cannot send the request: check credentials and configuration"

@@ -1,8 +1,8 @@
-"""The updates: those that one request can decide, and the exact change from a known record to what the rules want.
+"""The updates: those that one request can decide, and the exact change from a known record to the rules' new state.
 
-A quick update is sent without having seen the record, so its condition says everything that the rule would ask. Where
-it is refused, the refusal shows the record, the rules decide on it, and ``Change`` writes what they decided under the
-condition that nothing has happened meanwhile that would have them decide otherwise:
+A quick update is sent without having read the record, so its condition contains everything that the rule checks. If it
+is refused, the refusal shows the record, the rules decide on it, and ``Change`` writes their decision under the
+condition that nothing has happened meanwhile that would change it:
 
 * ``fence``, ``lease_owner``: no grant, no freeing;
 * ``expires_at``: no renewal by an owner that was found expired, no expiry of one that was found live;
@@ -83,10 +83,10 @@ def claim(
 
 
 def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin | None, now_ms: int) -> Update:
-    """M1 (5): behind whoever holds the key, or has just left it; who that is stands in the answer.
+    """Store a message behind the holder of the key, or the last one (M1, case 5); the answer names it.
 
-    ``most`` is how many messages are stored then at most (M7). Where the owner has left messages that pause, the
-    orphans' index would show this one only after the pause (M8), and it is refused.
+    ``most`` is how many messages may be stored then (M7). If the last owner has left messages that pause, the update is
+    refused: the orphans' index would show this one only after the pause (M8).
     """
     update = Update()
     _when_ours(update)
@@ -104,7 +104,7 @@ def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin
 
 
 def promise(place: int, message_id: str, origin: Origin | None) -> Update:
-    """M3: the mark, in the place where the message was seen."""
+    """Mark a message as promised, in the place where it was seen (M3)."""
     update = Update()
     _when_ours(update)
     update.when_is(message_id, "mail", place, "id")
@@ -115,7 +115,7 @@ def promise(place: int, message_id: str, origin: Origin | None) -> Update:
 
 
 def renew(owner: str, fence: int | None, *, ttl_ms: int, now_ms: int) -> Update:
-    """R4: of a live lease, by the owner's edge, and never backwards."""
+    """Extend a live lease, and never bring its expiry forward (R4)."""
     update = Update()
     _when_held(update, owner, fence, now_ms)
     until = update.value(now_ms + ttl_ms)
@@ -125,7 +125,7 @@ def renew(owner: str, fence: int | None, *, ttl_ms: int, now_ms: int) -> Update:
 
 
 def release(owner: str, fence: int | None, *, empty: bool, now_ms: int) -> Update:
-    """R5: free the key. ``empty``: only if no message is stored, since then TTL may take the record."""
+    """Free the key (R5). ``empty``: only if no message is stored, since then TTL may delete the record."""
     update = Update()
     _when_held(update, owner, fence, now_ms)
     _leave(update, Left(how="released", owner=owner, successor=None, fence=0))
@@ -162,18 +162,18 @@ def transfer(owner: str, successor: str, fence: int | None, *, ttl_ms: int, now_
 
 
 def _when_ours(update: Update) -> None:
-    """M12: no item yet, or one of this version."""
+    """Add the condition that the item does not exist, or has this version (M12)."""
     update.when(f"attribute_not_exists({update.name('pk')}) OR {update.name('v')} = {update.value(item.VERSION)}")
 
 
 def _free(update: Update, now_ms: int, skew_ms: int) -> str:
-    """R3, the strangers' edge."""
+    """Return the condition that the key is free for other callers (R3: expiry plus skew)."""
     owned, until = update.name("lease_owner"), update.name("expires_at")
     return f"attribute_not_exists({owned}) OR {until} <= {update.value(now_ms - skew_ms)}"
 
 
 def _when_held(update: Update, owner: str, fence: int | None, now_ms: int) -> None:
-    """R3, the owner's edge, in the tenure of the fence where it is known (R2)."""
+    """Add the condition that the owner's lease is live (R3), in the tenure of the fence if it is known (R2)."""
     update.when_is(item.VERSION, "v")
     update.when_is(owner, "lease_owner")
     update.when(f"{update.name('expires_at')} > {update.value(now_ms)}")
@@ -191,7 +191,7 @@ def _when_head_is_fresh(update: Update) -> None:
 
 
 def _next_fence(update: Update, now_ms: int) -> str:
-    """R7: one more than the last, or the clock's microseconds where there is none."""
+    """Return the next fence: one more than the last, or the clock's microseconds if there is none (R7)."""
     return f"if_not_exists({update.name('fence')}, {update.value(now_ms * 1_000)}) + {update.value(1)}"
 
 
@@ -230,7 +230,7 @@ def _describe(update: Update, origin: Origin | None) -> None:
 
 
 def _offer_target(update: Update, origin: Origin | None) -> None:
-    """M8: keep whom to wake where no owner has said it."""
+    """Keep the target if no owner has recorded one (M8)."""
     if origin is not None and origin.target:
         for name, value in (("keyspace", origin.keyspace), ("target", origin.target)):
             if value:
@@ -252,10 +252,10 @@ def _leave(update: Update, left: Left | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From a record to a new state.
+    """The change from a record to a new state.
 
-    ``held``: its live owner acts, by the owner's edge, and a renewal meanwhile changes nothing. ``closes``: if the key
-    is freed, it is because nothing is due. ``beside``: it happens beside a tenure, whether its lease is live or not.
+    ``held``: the live owner acts, and a renewal meanwhile does not matter. ``closes``: if the key is freed, it is
+    because nothing is due. ``beside``: the change happens beside a tenure, whether its lease is live or not.
     """
 
     record: Record
@@ -267,7 +267,7 @@ class Change:
     beside: bool = False
 
     def update(self, now_ms: int) -> Update:
-        """Write it, for that time."""
+        """Make the update for that time."""
         update = Update()
         self._guard(update, now_ms)
         self._lease(update)
@@ -297,11 +297,11 @@ class Change:
 
     @property
     def _empties(self) -> bool:
-        """Whether the list goes as a whole, and all that belongs to it; or is not there, so that TTL may come."""
+        """Whether the whole list is removed, or does not exist, so that TTL may delete the record."""
         return not self.new.mail and (bool(self._old.mail) or self._freed)
 
     def _hides(self, now_ms: int) -> bool:
-        """Whether the orphans' index is to leave the key out for a while, as all that is stored pauses (M8)."""
+        """Return whether the orphans' index hides the key for a while, since all stored messages pause (M8)."""
         return self._orphans_from_ms(now_ms) > now_ms
 
     def _orphans_from_ms(self, now_ms: int) -> int:
@@ -354,7 +354,7 @@ class Change:
             update.when(f"{update.name(name)} = {update.written(value)}")
 
     def _when_no_more(self, update: Update) -> None:
-        """As many messages as were seen: ``size`` of what is missing is an error in some implementations."""
+        """Add the condition that no message was added: ``size`` of a missing list fails in some implementations."""
         count = len(self._old.mail)
         if count:
             update.when_there("mail", count - 1)
@@ -417,9 +417,9 @@ class Change:
             update.add(1, "edits")
 
     def _message(self, update: Update, place: int, old: Stored, new: Stored) -> None:
-        """Write what differs; of the message that will be the head, the delivery is written beside the list.
+        """Write the differences; the delivery of the message that will be the head is written beside the list.
 
-        Nothing is ever removed from a message: what was there and is zero now is written as zero.
+        An attribute of a message is never removed: one that is zero now is written as zero.
         """
         head, stored = new.id == self.new.mail[0].id, len(self.new.mail)
         before = item.fields(old, head=head, stored=stored)
@@ -429,7 +429,7 @@ class Change:
                 update.set(value, "mail", place, name)
 
     def _whole_list(self) -> item.Typed:
-        """The list anew, each message with those of its stored attributes that this version does not know (M12)."""
+        """Return the new list, each message with its stored attributes that this version does not know (M12)."""
         stored = self.record.item.get("mail", {"L": []})["L"]
         before = {message.id: stored[place]["M"] for place, message in enumerate(self._old.mail)}
         written: list[item.Typed] = []
@@ -462,7 +462,7 @@ class Change:
             update.add(bytes_more, "inline_bytes")
 
     def _index(self, update: Update, now_ms: int) -> None:
-        """The orphans' index and TTL. A renewal touches neither; passing on does only where it may end earlier."""
+        """Write the orphans' index and TTL. A renewal changes neither; a transfer only if it may end earlier."""
         new, stored = self.new, self.record.item
         if new.mail and not self._old.mail:
             update.set(self.shard, "orphan_shard")

@@ -47,7 +47,7 @@ def _expires_and_is_acquired(test: "Dying", provider: Any, key: str) -> None:
     provider.release_lease(key, "B")
 
 
-# How a tenure of A can end without a word of what it was given. Afterwards nobody owns the key.
+# How a tenure of A can end without a word of what it was given. Afterwards the key is free.
 WAYS = (_expires, _is_released, _is_settled, _is_transferred, _is_transferred_twice, _expires_and_is_acquired)
 
 
@@ -163,7 +163,7 @@ class Dying(MailSubject):
         self, provider: MailboxProvider, key: str
     ) -> None:
         """M1 (4), M3, M8: during the pause it is told that its message waits, and then the sweeper finds it."""
-        # H54: called a duplicate of itself, nobody would run it.
+        # H54: called a duplicate of itself, the message would never run.
         self.claimed(provider, key, "A", 1, policy=PAUSING)
         self.expire()
         for _ in range(2):  # R8: the same again
