@@ -91,7 +91,7 @@ def test_changes_go_through_json_in_strings_and_know_id_and_number(folder: Path)
         ({"at_ms": 0, "event": "gone.json"}, "step 1: event: cannot read the event .*gone.json: No such file"),
         ({"at_ms": 0, "set": []}, r"set must be an object of paths and values, not \[\]"),
         ({"at_ms": 0, "atms": 1}, "step 1: unknown field 'atms'; known are async, at_ms, event"),
-        ({"at_ms": 0, "set": {"body..x": 1}}, "step 1: set: 'body..x' is no path"),
+        ({"at_ms": 0, "set": {"body..x": 1}}, "step 1: set: 'body..x' is not a path"),
         ({"at_ms": 0, "set": {"nobody.x": 1}}, "step 1: set: nobody.x: the event has no 'nobody'"),
         ({"at_ms": 0, "set": {"body.thread.x": 1}}, "body.thread is a string without JSON in it"),
         ({"at_ms": 0, "set": {"body.list.2": 1}}, "body.list is a list of 2 and has no '2'"),
@@ -148,7 +148,7 @@ def test_a_path_is_names_between_dots() -> None:
     """A name with dots stands in quotes; nothing may be empty or unfinished."""
     assert split_path('a.0."x.y".b') == ("a", "0", "x.y", "b")
     for wrong in ("", ".", "a.", ".a", 'a."b', 'a"b"', '""'):
-        with pytest.raises(ConfigurationError, match="is no path"):
+        with pytest.raises(ConfigurationError, match="is not a path"):
             split_path(wrong)
 
 

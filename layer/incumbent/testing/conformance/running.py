@@ -29,7 +29,7 @@ class Running(MailSubject):
         assert [each.attempt for each in provider.peek(key)] == [1, 0, 0]
 
     def test_beat_never_shortens(self, provider: MailboxProvider, key: str) -> None:
-        """R4."""
+        """R4: a shorter ttl changes nothing."""
         self.claimed(provider, key, "A", 1)
         assert self.about(provider.beat(key, "A", 1_000).expires_in_ms, TTL_MS)
 
