@@ -274,7 +274,7 @@ class TestDynamoDB:
         assert len(store.network.sent) == usual + 1
         store.network.forget()
         store.network.choose(lambda _: said)
-        assert "repeat it" in str(refused(provider, call))
+        assert "repeat the call" in str(refused(provider, call))
         assert len(store.network.sent) == tries.MOST_TRIES
 
     @pytest.mark.parametrize(

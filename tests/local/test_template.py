@@ -134,7 +134,7 @@ def test_what_is_no_template_is_refused(tmp_path: Path, text: str, told: str) ->
         ("", "F: Handler must look like module.function, not None"),
         ("Handler: app, CodeUri: code", "F: Handler must look like module.function, not 'app'"),
         ("Handler: a.b, CodeUri: {Bucket: b}", "F: CodeUri must be a folder"),
-        ("Handler: a.b, CodeUri: nowhere", "F: CodeUri nowhere is no folder"),
+        ("Handler: a.b, CodeUri: nowhere", "F: CodeUri nowhere is not a folder"),
         ("Handler: a.b, CodeUri: code, Timeout: soon", "F: Timeout must be a whole number, not 'soon'"),
         ("Handler: a.b, CodeUri: code, Timeout: !GetAZs x", "F: Timeout: the template uses GetAZs"),
         (
