@@ -142,8 +142,9 @@ class StoredFormatUnknown(IncumbentError):
 class ResultRefused(IncumbentError):
     """A handler returned a result that Lambda cannot send, or unfinished work: its run counts as failed.
 
-    Lambda cannot send a result that the runtime client cannot marshal, or one of more than 6 MB. Unfinished work is a
-    generator, a coroutine, a ``map`` or ``filter``.
+    Lambda cannot send a result that the runtime client cannot marshal, or one of more than 6 MB. Unfinished work is an
+    iterator other than a file or cursor (a generator, ``map``), an awaitable, a future or the context manager of a
+    generator function, also inside a dict, list, tuple or set (in the first 10,000 values).
     """
 
 

@@ -1,32 +1,106 @@
 """Checks of a handler's result, before its message counts as handled."""
 
-import collections.abc
 import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from decimal import Decimal
+from itertools import islice
 
-from incumbent.errors import ResultRefused
+from incumbent.errors import ConfigurationError, ResultRefused
 
 MAX_RESULT_BYTES = 6_291_556
 """The largest answer that Lambda takes, in bytes as sent."""
 
-_LAZY = (map, filter, collections.abc.Generator, collections.abc.AsyncGenerator, collections.abc.Coroutine)
+MOST_VALUES = 10_000
+"""How many values in a result are looked at for unfinished work, the outer ones first."""
+
+_FUTURES = (("concurrent.futures", "Future"), ("multiprocessing.pool", "ApplyResult"))
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def is_async(hook: object) -> bool:
+    """Return whether a hook is an ``async def``, or an object with an ``async def __call__``."""
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(type(hook), "__call__", None))  # noqa: B004
+
+
+def unfinished(value: object) -> bool:
+    """Return whether the value stands for work that is not done: a generator, a coroutine, a future and the like.
+
+    Files, the bodies of responses and database cursors are iterators too, but the work that made them is done.
+    """
+    if type(value) in _PLAIN:
+        return False
+    if isinstance(value, Iterator | AsyncIterator):
+        return not (hasattr(value, "read") or hasattr(value, "fetchone"))
+    if isinstance(value, AbstractContextManager | AbstractAsyncContextManager) and isinstance(
+        getattr(value, "gen", None), Generator | AsyncGenerator
+    ):
+        return True  # of contextlib.contextmanager
+    return isinstance(value, (Awaitable, *_futures()))
+
+
+def drop(value: object) -> None:
+    """Give unfinished work up, so that a task does not go on later and Python does not warn about a coroutine."""
+    if isinstance(value, Coroutine):
+        value.close()
+    elif callable(cancel := getattr(value, "cancel", None)):
+        cancel()
+
+
+def refuse_unfinished(answer: object, said: str) -> None:
+    """Raise ``ConfigurationError`` if a hook returned unfinished work instead of an answer."""
+    if unfinished(answer):
+        drop(answer)
+        raise ConfigurationError(
+            f"{said} returned a {type(answer).__name__}, whose work is not done: finish it there and return the answer"
+        )
 
 
 def check_done(result: object, key: str) -> None:
-    """Refuse unfinished work, such as a generator: it would run, if at all, after the lease was released."""
-    if not isinstance(result, _LAZY):
+    """Refuse work that is not done: it would run, if at all, after the lease was released.
+
+    Looks into dicts, lists, tuples and sets, at ``MOST_VALUES`` values at most.
+    """
+    found = [value for value in _values_in(result) if unfinished(value)]
+    if not found:
         return
-    if inspect.iscoroutine(result):
-        result.close()  # else Python warns that it was never awaited
+    for value in found:
+        drop(value)
     raise ResultRefused(
-        f"the handler of key {key!r} returned a {type(result).__name__}, whose work is not done: finish it in the "
+        f"the handler of key {key!r} returned a {type(found[0]).__name__}, whose work is not done: finish it in the "
         "handler (list(...), await) and return its result; the message counts as failed",
         key=key,
     )
+
+
+def _values_in(result: object) -> list[object]:
+    """Return a result and the values in it, the outer ones first. A list that holds itself comes only once."""
+    values, seen = [result], set[int]()
+    for value in values:  # which grows meanwhile
+        if not isinstance(value, dict | list | tuple | set | frozenset) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        inner = dict.values(value) if isinstance(value, dict) else value
+        values.extend(islice(inner, MOST_VALUES - len(values)))
+    return values
+
+
+def _futures() -> Iterator[type]:
+    """Yield the classes of futures that are not awaitable. A value of one is only here if its module is loaded."""
+    for module, name in _FUTURES:
+        if module in sys.modules:
+            yield getattr(sys.modules[module], name)
 
 
 def check_answer(result: object, key: str) -> None:

@@ -1,17 +1,26 @@
 """What a handler returns is known to be good before its message counts as handled."""
 
 import asyncio
+import concurrent.futures
+import contextlib
 import decimal
 import functools
+import inspect
+import io
+import itertools
 import json
+import sqlite3
 import sys
 from collections import namedtuple
 from collections.abc import Callable
 from datetime import UTC, datetime
+from multiprocessing.pool import ThreadPool
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from awslambdaric.lambda_runtime_marshaller import LambdaMarshaller
+from botocore.response import StreamingBody
 
 from incumbent import Message, ResultRefused, leased, leased_function
 from incumbent.providers.memory import MemoryProvider
@@ -201,7 +210,137 @@ def filters(event: Any, context: Any = None) -> Any:
     return filter(done.append, ["filtered"])
 
 
+async def works(event: Any = None, context: Any = None) -> None:
+    """Do the work, once it is awaited."""
+    await asyncio.sleep(0)
+    done.append("worked")
+
+
+class Lazy:
+    """An application's own iterator."""
+
+    def __iter__(self) -> Any:
+        """Be one."""
+        return self
+
+    def __next__(self) -> Any:
+        """Do the work, once it is asked for."""
+        done.append("worked")
+        raise StopIteration
+
+
+class Awaits:
+    """An application's own awaitable."""
+
+    def __await__(self) -> Any:
+        """Do the work, once it is awaited."""
+        done.append("worked")
+        yield
+
+
+async def starts_a_task(event: Any, context: Any = None) -> Any:
+    """Work that goes on after the handler."""
+    return asyncio.create_task(works())
+
+
+async def gives_an_awaitable(event: Any, context: Any = None) -> Any:
+    """What a plain function returns is awaited, and what is awaited is the result."""
+    return Awaits()
+
+
+def returns(make: Callable[[], Any]) -> Callable[..., Any]:
+    """A handler that returns it."""
+
+    def returned(event: Any, context: Any = None) -> Any:
+        return make()
+
+    return returned
+
+
+def pooled() -> Any:
+    """Work for the threads of a pool."""
+    with ThreadPool(1) as pool:
+        return pool.map_async(done.append, ())
+
+
+manage = contextlib.contextmanager(generates)
+manage_later = contextlib.asynccontextmanager(generates_later)
+
 LAZY = [generates, generates_later, awaits_nothing, maps, filters]
+UNDONE: dict[str, Callable[..., Any]] = {
+    "task": starts_a_task,
+    "starmap": returns(lambda: itertools.starmap(done.append, [("x",)])),
+    "chain": returns(lambda: itertools.chain(map(done.append, ["x"]))),
+    "zip": returns(lambda: zip(map(done.append, ["x"]), strict=True)),
+    "enumerate": returns(lambda: enumerate(map(done.append, ["x"]))),
+    "iter": returns(lambda: iter(lambda: done.append("x"), 1)),
+    "reversed": returns(lambda: reversed([1])),
+    "own iterator": returns(Lazy),
+    "awaitable": gives_an_awaitable,
+    "awaitable in an object": returns(lambda: {"r": Awaits()}),
+    "future": returns(concurrent.futures.Future),
+    "pool": returns(pooled),
+    "context manager": returns(lambda: manage({})),
+    "async context manager": returns(lambda: manage_later({})),
+    "in an object": returns(lambda: {"r": generates({})}),
+    "in a list": returns(lambda: [1, works()]),
+    "in a tuple": returns(lambda: (1, works())),
+    "in a set": returns(lambda: {works()}),
+    "deep": returns(lambda: {"a": [({"b": [generates({})]},)]}),
+    "behind many": returns(lambda: {"many": [*range(100_000)], "r": generates({})}),
+    "in a circle": returns(lambda: [CIRCLE, generates({})]),
+}
+
+
+@pytest.mark.parametrize("name", UNDONE)
+@pytest.mark.parametrize("decorate", [leased, leased_function])
+def test_work_that_nobody_has_done_has_failed(shop: Shop, decorate: Any, name: str) -> None:
+    """In whatever shape, and whatever it is put into; a message that failed so runs again."""
+    options = {"key_jmespath": "k", "message_id_jmespath": "id", "keyspace": "shop", "clock": shop.clock}
+    decorated = decorate(**options, provider=shop.store, waker=None)(UNDONE[name])
+    done.clear()
+    with pytest.raises(ResultRefused, match="whose work is not done"):
+        decorated({"k": "a", "id": 1}, shop.context())
+    assert shop.store.find("shop/a", "1") is None
+    decorated = decorate(**options, provider=shop.store, waker=None)(returns(lambda: "done"))
+    assert decorated({"k": "a", "id": 1}, shop.context()) == "done"  # a task was cancelled, and does not run now
+    assert done == []
+
+
+@pytest.mark.parametrize("name", [name for name in UNDONE if not inspect.iscoroutinefunction(UNDONE[name])])
+def test_undone_work_of_another_message_is_retried(shop: Shop, name: str) -> None:
+    """A follow-up's result goes to no encoder that would find it."""
+
+    def work(event: Any, context: Any = None) -> Any:
+        if event["id"] == 2:
+            return UNDONE[name](event)
+        return handler({"k": "a", "id": 2}, shop.context("request-2")) and "answer"
+
+    options: dict[str, Any] = {"key_jmespath": "k", "message_id_jmespath": "id", "keyspace": "shop"}
+    handler: Any = leased(**options, clock=shop.clock, provider=shop.store, waker=None)(work)
+    assert handler({"k": "a", "id": 1}, shop.context()) == "answer"
+    (waits,) = shop.store.peek("shop/a")
+    assert "whose work is not done" in waits.last_error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: io.StringIO("read me"),
+        lambda: StreamingBody(io.BytesIO(b"read me"), 7),
+        lambda: sqlite3.connect(":memory:").execute("select 1"),
+        lambda: range(3),
+        {}.items,
+        lambda: CIRCLE,
+        MagicMock,
+        lambda: works,
+    ],
+)
+def test_what_can_be_read_or_called_is_a_result(shop: Shop, make: Callable[[], Any]) -> None:
+    """A file, a response's body and a cursor are iterators too, and the work that made them is done."""
+    made = make()
+    function = leased_function(key="a", provider=shop.store, clock=shop.clock)(lambda _: made)
+    assert function({"k": "a"}) is made
 
 
 @pytest.mark.parametrize("function", LAZY)
