@@ -35,7 +35,7 @@ from incumbent.errors import (
 )
 from incumbent.lease import Lease
 from incumbent.policies import policy_in_force
-from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work
+from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work, as_stored
 from incumbent.sources import Source, source_of, stored_form
 from incumbent.validation import check_keyspace, check_message_id, fit_message_id, flag, full_key, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
@@ -152,8 +152,9 @@ def leased(
         answer_headers: HTTP headers of every answer that incumbent makes, errors included, such as those of CORS.
         store: A callable from the event to what the mailbox stores; later runs get exactly that. The default leaves
             out a request's credentials.
-        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run the event.
-            Required for sources that wait for an answer in their own shape, such as AppSync (docs/sources.md).
+        on_busy: ``on_busy(event, context, outcome=...)`` makes the answer when this invocation does not run the event,
+            or when its run deferred. Required for sources that wait for an answer in their own shape, such as AppSync
+            (docs/sources.md).
         on_result: ``on_result(message, result)`` gets the results of messages other than this invocation's.
         on_lost: ``on_lost(lease)`` is called once when a run loses its lease, possibly from the heartbeat's thread.
         on_dead_letter: ``on_dead_letter(message)`` is called when a message is out of attempts, by the invocation that
@@ -166,7 +167,8 @@ def leased(
     The decorator checks its arguments and raises ``ConfigurationError``. The decorated handler raises
     ``LeaseKeyMissing`` for an event without a key, ``LeaseUnavailable`` when the store cannot be reached,
     ``MailboxFull``, ``MessageTooLarge`` and ``MessageInvalid`` for an event that is not stored, ``LeaseBusy`` under
-    ``"reject"``, ``LeaseLost``, and ``ResultRefused`` for a result that is not JSON, larger than 6 MB, or a generator.
+    ``"reject"``, ``LeaseLost``, and ``ResultRefused`` for a result that is not JSON, larger than 6 MB, or unfinished
+    work.
     HTTP callers get the status 400, 503, 429, 413, 400 or 409 instead of the first six.
     """
     options = functools.partial(
@@ -257,8 +259,8 @@ def leased_function(
             done by then.
         **options: See ``leased``.
 
-    Its caller is Python code and not Lambda, so its result need not be JSON; a generator and the like raise
-    ``ResultRefused``.
+    Its caller is Python code and not Lambda, so its result need not be JSON; unfinished work (a generator, a
+    coroutine, a future and the like, also inside a dict, list, tuple or set) raises ``ResultRefused``.
 
     Pass Lambda's context as the argument ``lambda_context`` or ``context``, so that the remaining time is known.
     """
@@ -302,14 +304,8 @@ def leased_function(
         made_anew = load or _data_class(signature.parameters[named].annotation)
         desk = _Desk(chosen(name=_name_of(function)), one_of_several=True)
 
-        def call(
-            arguments: dict[str, Any], remake: Callable[[Any], Any], lease: Lease, message: Message, own: Any
-        ) -> Any:
-            mine = message.event is own
-            event = message.event if mine else remake(message.event)
-            # Another message does not get the arguments of this one.
-            kept = arguments if mine else {name: arguments[name] for name in _CONTEXTS if name in arguments}
-            given = {**kept, named: event, **({"lease": lease} if gives_lease else {})}
+        def call(arguments: dict[str, Any], event: Any, lease: Lease) -> Any:
+            given = {**arguments, named: event, **({"lease": lease} if gives_lease else {})}
             bound = signature.bind_partial()
             bound.arguments.update({name: given[name] for name in signature.parameters if name in given})
             more = {"lease": lease} if gives_lease and "lease" not in signature.parameters else {}
@@ -333,10 +329,17 @@ def leased_function(
                 )
             remake = made_anew or _as_it_is
             context = arguments.get("lambda_context", arguments.get("context"))
+            # Another message does not get the arguments of this one.
+            others = {name: arguments[name] for name in _CONTEXTS if name in arguments}
+
+            def own_work(message: Message, lease: Lease) -> Any:
+                return call(arguments, event if message.event is event else remake(message.event), lease)
+
             return desk.handle(
                 event if raw is None else raw,
                 context,
-                lambda message, lease: call(arguments, remake, lease, message, event),
+                lambda message, lease: call(others, remake(message.event), lease),
+                own_work=own_work,
                 own_event=event,
                 hands_over=desk.waker() is not None,
                 may_resume=False,
@@ -349,7 +352,7 @@ def leased_function(
                 return False
             given: dict[str, Any] = {name: context for name in _CONTEXTS if name in names}
             remake = made_anew or _as_it_is
-            desk.handle(event, context, lambda message, lease: call(given, remake, lease, message, None))
+            desk.handle(event, context, lambda message, lease: call(given, remake(message.event), lease))
             return True
 
         leased_call.resume = resume  # type: ignore[attr-defined]
@@ -379,6 +382,22 @@ def _checked(work: Work, call: Call, *, answers: bool) -> Work:
         return result
 
     return checked
+
+
+def _by_owner(own_work: Work, work: Work, call: Call) -> Work:
+    """Run the call's own message with ``own_work``, and every other one with ``work``.
+
+    If another event is stored under the own id, that one runs (M5), and it is not the call's.
+    """
+    own = call.message
+
+    def chosen(message: Message, lease: Lease) -> Any:
+        mine = message.event is call.event or (
+            own is not None and own.id == message.id and as_stored(own.event) == as_stored(message.event)
+        )
+        return (own_work if mine else work)(message, lease)
+
+    return chosen
 
 
 def _watched(work: Work, raised: list[BaseException]) -> Work:
@@ -443,11 +462,16 @@ class _Desk:
         context: Any,
         work: Work,
         *,
+        own_work: Work | None = None,
         own_event: Any = None,
         hands_over: bool = False,
         may_resume: bool = True,
     ) -> Any:
-        """Serve one event. ``own_event`` is what this invocation's run gets, if that is not the event itself."""
+        """Serve one event.
+
+        ``own_work`` runs this invocation's own message, if not ``work``. ``own_event`` is what that run gets, if not
+        the event itself.
+        """
         raised: list[BaseException] = []
         wake = Wake.from_event(event) if may_resume else None
         source = Source(kind="plain", message_id=None) if wake is not None else source_of(event)
@@ -455,15 +479,18 @@ class _Desk:
         try:
             if wake is None and self.passes(event):
                 no_lease: Any = None
-                return _watched(work, raised)(Message(id="unleased", event=_own(event, own_event)), no_lease)
+                unleased = Message(id="unleased", event=_own(event, own_event))
+                return _watched(own_work or work, raised)(unleased, no_lease)
             durable.refuse(self.options.name, event, context)
-            work = durable.held_to_the_end(self.options.name, work)
-            if self.options.logger is not None:
-                work = powertools.with_keys(self.options.logger, work)
             if wake is not None:
                 call = self.resumed(wake, context)
             else:
                 call = self.call(event, context, source, own_event, hands_over=hands_over)
+            if own_work is not None and call is not None:
+                work = _by_owner(own_work, work, call)
+            work = durable.held_to_the_end(self.options.name, work)
+            if self.options.logger is not None:
+                work = powertools.with_keys(self.options.logger, work)
             checked = work if call is None else _checked(work, call, answers=not self.one_of_several)
             watched = checked if call is None else _watched(providers.staged(call.key, checked), raised)
             outcome = Idle() if call is None else self.runner().serve(call, watched)
@@ -500,11 +527,13 @@ class _Desk:
         name = self.name_of(key)
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
         message_id = self.message_id(event, source, request_id, name)
+        stored = options.store(event)
+        results.refuse_unfinished(stored, f"{options.name}: store")
         return Call(
             key=key,
             name=name,
             said={"key": given, "message_id": message_id},
-            message=Message(id=self.stored_id(message_id, name), event=options.store(event)),
+            message=Message(id=self.stored_id(message_id, name), event=stored),
             event=_own(event, own_event),
             origin=self.origin(context, request_id),
             ends=self.ends(context),
@@ -538,7 +567,7 @@ class _Desk:
         """Return whether the key of a resume event is in this handler's keyspace."""
         return wake.key.startswith(f"{self.keyspace()}/") if self.keyspace() else True
 
-    def answer(  # noqa: C901, PLR0912 - one case for each row of the table
+    def answer(  # noqa: C901 - one case for each row of the table
         self, event: Any, context: Any, source: Source, call: Call | None, outcome: Outcome
     ) -> Any:
         """Answer the source by the table *Who may retry*."""
@@ -548,10 +577,11 @@ class _Desk:
         if isinstance(outcome, Ran):
             return outcome.result
         if options.on_busy is not None:
-            if isinstance(outcome, Routed | Duplicate | Busy):
-                return options.on_busy(event, context, outcome=outcome)
-            if outcome == Later(why="behind") or (isinstance(outcome, Later) and source.kind == "caller"):
-                return options.on_busy(event, context, outcome=Routed(owner=None))
+            asked = Routed(owner=None) if isinstance(outcome, Later) else outcome
+            if isinstance(asked, Routed | Duplicate | Busy):
+                made = options.on_busy(event, context, outcome=asked)
+                results.refuse_unfinished(made, f"{options.name}: on_busy")
+                return made
         if source.kind == "state-machine":
             self.refuse_a_result(call, outcome)
         said = call.said
@@ -638,9 +668,12 @@ class _Desk:
             raise LeaseKeyMissing(f"{self.options.name}: no usable message id: {cause}", key=key) from cause
 
     def read(self, event: Any, choose: Choose, said: str) -> object:
-        """Evaluate a callable or an expression. Any error means that the event lacks the value."""
+        """Evaluate a callable or an expression. Any error means that the event lacks the value.
+
+        An answer whose work is not done, such as a coroutine, is refused: it would be true of every event.
+        """
         try:
-            return choose(event)
+            value = choose(event)
         except IncumbentError:
             raise
         except Exception as cause:
@@ -648,6 +681,8 @@ class _Desk:
                 f"{self.options.name}: {said} failed on the event ({type(cause).__name__}: {cause}): nothing was run "
                 "or stored"
             ) from cause
+        results.refuse_unfinished(value, f"{self.options.name}: {said}")
+        return value
 
     def full_key(self, name: str) -> str:
         """Return the provider's key: the keyspace, then the user's key."""
@@ -860,7 +895,7 @@ def _options(  # noqa: C901, PLR0912 - one check after another
         if others[hook] is not None and not callable(others[hook]):
             raise ConfigurationError(f"{name}: {hook} is {others[hook]!r}, which is not callable")
     for said, chosen in {**others, "key": key, "message_id": message_id}.items():
-        if inspect.iscoroutinefunction(chosen):
+        if results.is_async(chosen):
             raise ConfigurationError(f"{name}: {said} is async and would not be awaited: give a plain function")
     if key_jmespath is not None:
         choose_key, key_said = _expression(name, key_jmespath), f"key_jmespath {key_jmespath!r}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from incumbent import observe, powertools, providers
+from incumbent import observe, powertools, providers, results
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import (
     LeaseProvider,
@@ -73,7 +73,9 @@ def send(
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
     given = secrets.token_hex(16) if message_id is None else message_id
-    message = Message(id=fit_message_id(given), event=store(event))
+    stored = store(event)
+    results.refuse_unfinished(stored, f"send to key {key!r}: store")
+    message = Message(id=fit_message_id(given), event=stored)
     ticket = f"{TICKET}{secrets.token_urlsafe(24)}"
     origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
     observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, Protocol, TextIO, TypeAlias, runtime_checkable
 
+from incumbent import results
 from incumbent.validation import flag, printable
 
 LOG = logging.getLogger("incumbent")
@@ -85,7 +86,7 @@ def tell(observers: Iterable[Observer], fact: Fact) -> None:
 def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
     """Call a hook and log what it raises: a hook must not change the outcome of a run."""
     try:
-        hook(*arguments)
+        results.refuse_unfinished(hook(*arguments), what)
     except (Exception, SystemExit):
         LOG.exception("%s raised; the run goes on", what)
 

@@ -648,7 +648,7 @@ class _Stay:
         own = self.call.message
         if own is None or own.id != message.id or not self.own_is_open():  # a run may have changed the event meanwhile
             return message
-        if message.event is not own.event and _as_stored(own.event) != _as_stored(message.event):
+        if message.event is not own.event and as_stored(own.event) != as_stored(message.event):
             LOG.warning(
                 "message %r of key %r was delivered again with another event: the event stored first runs",
                 message.id,
@@ -774,7 +774,7 @@ class _Stay:
         )
 
 
-def _as_stored(event: Any) -> str:
+def as_stored(event: Any) -> str:
     """Return a text that is equal for events with the same stored form, whatever the order of their names."""
     return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
 

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from incumbent import results
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.providers import STAND_IN
 from incumbent.validation import shown
@@ -59,9 +60,9 @@ class Waker(Protocol):
 
 
 def check_waker(waker: object) -> None:
-    """Refuse a value that is not a waker: a name other than ``"auto"``, or a class. Raises ``ConfigurationError``."""
-    if waker not in (None, "auto") and (isinstance(waker, type) or not callable(waker)):
-        raise ConfigurationError(f"waker is {shown(waker)}: give a callable, 'auto' or None")
+    """Refuse a value that is not a waker: a name other than ``"auto"``, a class, or an ``async def``."""
+    if waker not in (None, "auto") and (isinstance(waker, type) or not callable(waker) or results.is_async(waker)):
+        raise ConfigurationError(f"waker is {shown(waker)}: give a callable that is not async, 'auto' or None")
 
 
 class LambdaWaker:

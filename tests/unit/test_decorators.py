@@ -164,8 +164,8 @@ def plain(event: Any, context: Any) -> None:
         ({"key": "k", "on_lost": 1}, "on_lost is 1"),
         ({"key": "k", "on_dead_letter": 1}, "on_dead_letter is 1"),
         ({"key": "k", "observer": 1}, "observer is 1"),
-        ({"key": "k", "waker": "lambda"}, "give a callable, 'auto' or None"),
-        ({"key": "k", "waker": 7}, "give a callable, 'auto' or None"),
+        ({"key": "k", "waker": "lambda"}, "give a callable that is not async, 'auto' or None"),
+        ({"key": "k", "waker": 7}, "give a callable that is not async, 'auto' or None"),
         ({"key": "k", "logger": logging.getLogger()}, "Powertools Logger"),
         ({"key": "k", "ttl_ms": 0}, "ttl_ms"),
         ({"key": "k", "ttl_ms": True}, "ttl_ms"),
@@ -883,6 +883,90 @@ def test_on_busy_is_asked_about_duplicates_too(shop: Shop) -> None:
     assert got == []
     handler({"k": "a"}, shop.context())
     assert got == [Duplicate(state="handled")]
+
+
+@pytest.mark.parametrize("source", ["plain", "http", "state-machine"])
+def test_on_busy_answers_for_a_message_that_defers(shop: Shop, source: str) -> None:
+    """Whoever waits gets no "accepted" for the result; the message is stored, and no owner has it yet."""
+    event: dict[str, Any] = {
+        "plain": {},
+        "http": load("function-url"),
+        "state-machine": {"Execution": {"Id": "arn:aws:states:eu-central-1:1:execution:machine:one"}},
+    }[source]
+
+    def defers(event: Any, context: Any, *, lease: Any) -> Any:
+        return lease.defer()
+
+    options: dict[str, Any] = {"key": "a", "provider": shop.store, "clock": shop.clock, "waker": None}
+    handler: Any = leased(**options, keyspace="shop", on_busy=lambda *_, outcome: outcome)(defers)
+    assert handler(event, shop.context()) == Routed(owner=None)
+    assert len(shop.store.peek("shop/a")) == 1
+
+
+def test_state_machine_that_defers_under_reject_is_told_to_try_again(shop: Shop) -> None:
+    """Without on_busy it is answered as one that was routed: only "reject" raises."""
+
+    def defers(event: Any, context: Any, *, lease: Any) -> Any:
+        return lease.defer()
+
+    event = {"Execution": {"Id": "arn:aws:states:eu-central-1:1:execution:machine:one"}}
+    options: dict[str, Any] = {"key": "a", "provider": shop.store, "clock": shop.clock, "waker": None}
+    handler: Any = leased(**options, keyspace="shop", when_busy="reject")(defers)
+    with pytest.raises(LeaseBusy, match="runs or waits already"):
+        handler(event, shop.context())
+    handler = leased(**options, keyspace="other")(defers)
+    assert handler(event, shop.context())["status"] == "accepted"
+
+
+class Shade(enum.StrEnum):
+    """A value that JSON stores as text."""
+
+    RED = "red"
+
+
+class Named(dict[str, Any]):
+    """An application's own dict."""
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"k": "a", "t": (1, 2)},
+        {"k": "a", "shade": Shade.RED},
+        Named(k="a"),
+        {"k": "a", "inner": Named()},
+        {"k": "a", "t": [1, 2]},
+    ],
+    ids=repr,
+)
+def test_own_message_gets_its_calls_arguments_whatever_is_in_it(shop: Shop, event: Any) -> None:
+    """Also an event that its first run sees as it is stored: the message is told by its id."""
+    ran: list[Any] = []
+
+    def apply(order: Any, mode: str = "default", *more: Any, lease: Any = None) -> None:
+        ran.append((order, mode))
+        if order.get("t") == "outer":
+            return
+        if len(ran) == 1:
+            applied({"k": "a", "t": "outer"}, mode="other")
+
+    applied = leased_function(key_jmespath="k", keyspace="shop", provider=shop.store, clock=shop.clock)(apply)
+    applied(event, mode="given")
+    assert ran == [(json.loads(json.dumps(event)), "given"), ({"k": "a", "t": "outer"}, "default")]
+
+
+def test_own_message_in_another_form_is_made_again_with_its_arguments(shop: Shop) -> None:
+    """A record's data class: what was stored is loaded, and the call's arguments are kept."""
+    ran: list[Any] = []
+
+    def apply(order: Any, mode: str = "default") -> None:
+        ran.append((order, mode))
+
+    applied = leased_function(
+        key_jmespath="k", keyspace="shop", provider=shop.store, clock=shop.clock, load=lambda stored: ("loaded", stored)
+    )(apply)
+    applied({"k": "a", "t": (1,)}, mode="given")
+    assert ran == [(("loaded", {"k": "a", "t": [1]}), "given")]
 
 
 def test_on_busy_may_route_by_means_of_its_own(shop: Shop) -> None:

@@ -1,5 +1,6 @@
 """Events that need no lease pass without one, and every HTTP answer that is made here carries its headers."""
 
+import concurrent.futures
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from incumbent import (
     current_lease,
     leased,
     leased_function,
+    send,
 )
 from incumbent.sources import source_of
 from tests.unit.stage import RecordingWaker, raising
@@ -84,6 +86,77 @@ def test_call_of_a_function_may_pass_too(shop: Shop) -> None:
     )
     assert applied({"warmer": 1}, 7) == ({"warmer": 1}, 7, None)
     assert shop.store.calls == []
+
+
+async def says_no(*_: Any, **__: Any) -> Any:
+    """An answer that nobody awaits."""
+    return False
+
+
+class SaysNo:
+    """An asynchronous hook that does not look like one."""
+
+    async def __call__(self, *_: Any, **__: Any) -> Any:
+        """Answer."""
+        return False
+
+
+def hook_that_returns(make: Any) -> Any:
+    """A plain hook whose answer is not one yet."""
+    return lambda *_, **__: make()
+
+
+UNDONE: list[Any] = [
+    hook_that_returns(says_no),
+    hook_that_returns(concurrent.futures.Future),
+    hook_that_returns(lambda: (each for each in [False])),
+]
+
+
+@pytest.mark.parametrize("answer", UNDONE)
+@pytest.mark.parametrize("hook", ["unless", "key", "message_id", "store"])
+def test_answer_that_is_not_one_yet_switches_no_lease_off(shop: Shop, hook: str, answer: Any) -> None:
+    """A coroutine is true of every event; it is refused before the store is asked, whoever waits."""
+    options: dict[str, Any] = {"key_jmespath": "k" if hook != "key" else None, hook: answer}
+    handler = shop.handler(**options)
+    for event in ({"k": "a"}, {"k": "a", **load("function-url")}):
+        with pytest.raises(ConfigurationError, match=rf"{hook}.* returned a (coroutine|Future|generator)"):
+            handler(event, shop.context())
+    assert shop.store.calls == []
+    assert shop.seen == []
+
+
+@pytest.mark.parametrize("answer", UNDONE)
+def test_send_refuses_a_stored_value_that_is_not_one_yet(shop: Shop, answer: Any) -> None:
+    """As the handlers do."""
+    with pytest.raises(ConfigurationError, match=r"store returned a (coroutine|Future|generator)"):
+        send("a", {}, keyspace="shop", provider=shop.store, waker=None, store=answer)
+    assert shop.store.calls == []
+
+
+@pytest.mark.parametrize("answer", UNDONE)
+def test_answer_of_on_busy_that_is_not_one_yet_is_refused(shop: Shop, answer: Any) -> None:
+    """Lambda could not send it either."""
+    shop.occupy()
+    with pytest.raises(ConfigurationError, match=r"on_busy returned a (coroutine|Future|generator)"):
+        shop.handler(on_busy=answer)({"k": "a"}, shop.context())
+
+
+@pytest.mark.parametrize(
+    "hook", ["unless", "key", "message_id", "store", "on_busy", "on_result", "on_lost", "on_dead_letter", "observer"]
+)
+def test_object_with_an_async_call_is_refused_at_decoration(hook: str) -> None:
+    """As an ``async def`` is."""
+    options: dict[str, Any] = {"key": "k", hook: SaysNo()}
+    with pytest.raises(ConfigurationError, match=f"{hook} is async"):
+        leased(**options)(plain)
+
+
+@pytest.mark.parametrize("answer", UNDONE)
+def test_hook_whose_work_is_not_done_is_logged(shop: Shop, caplog: pytest.LogCaptureFixture, answer: Any) -> None:
+    """It changes no outcome, and is not lost without a word."""
+    shop.handler(observer=answer)({"k": "a"}, shop.context())
+    assert "returned a " in caplog.text
 
 
 def test_resume_event_is_never_passed_by(shop: Shop) -> None:
