@@ -75,9 +75,13 @@ M13  Never past the end: no renewal after the invocation's deadline or after a l
      the store.
 """
 
+import inspect
 import logging
+import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import ModuleType
 from typing import Protocol, TypeGuard
 
 from incumbent.errors import ConfigurationError
@@ -266,6 +270,13 @@ _LEASE_METHODS = ("acquire_lease", "get_lease_owner", "release_lease", "renew_le
 _MAILBOX_METHODS = ("claim", "settle", "beat", "take", "peek", "orphans")
 _ARCHIVE_METHODS = ("find", "dead_letters", "redrive", "purge")
 _CLIENTS = ("redis", "valkey", "botocore", "boto3")  # their objects are passed to a provider, and are not providers
+# Neither are these, and callables: factories and classes, which make one.
+_MISTAKES = (str, bytes, int, float, os.PathLike, Mapping, Sequence, AbstractSet, Iterator, Coroutine, ModuleType)
+
+
+def _is_coroutine_function(method: object) -> bool:
+    called = getattr(method, "__call__", None)  # noqa: B004 - of what kind it is
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(called)
 
 
 def _has(value: object, names: Iterable[str]) -> bool:
@@ -329,12 +340,21 @@ def check_waits(backend: object, ttl_ms: int) -> None:
 
 
 def check_backend(backend: object) -> None:
-    """Refuse a value that cannot be a backend: a name, settings, a store's bare client, a class.
+    """Refuse a value that cannot be a backend.
 
+    That is a name, a path, settings, a collection, a store's bare client, a module, a class or a function; and a
+    provider whose methods are coroutine functions. A value with the methods of a provider is one, whatever its class.
     Raises ``ConfigurationError``.
     """
-    of_a_store = type(backend).__module__.partition(".")[0] in _CLIENTS
-    if of_a_store or isinstance(backend, str | bytes | int | float | Mapping | type):
+    for name in ("get_lease_provider", *_LEASE_METHODS, *_MAILBOX_METHODS, *_ARCHIVE_METHODS):
+        if not isinstance(backend, type) and _is_coroutine_function(getattr(backend, name, None)):
+            raise ConfigurationError(
+                f"{type(backend).__name__}.{name} is a coroutine function: a provider's methods are not async"
+            )
+    if is_lease_provider(backend) or _has(backend, ("get_lease_provider",)):
+        return
+    of_a_store = any(kind.__module__.partition(".")[0] in _CLIENTS for kind in type(backend).__mro__)
+    if of_a_store or isinstance(backend, _MISTAKES) or callable(backend):
         raise ConfigurationError(
             f"{shown(backend)} is not a lease provider: pass an instance, such as RedisProvider(url=...) or "
             "DynamoDBProvider(client=...), or leave provider= out and set INCUMBENT_PROVIDER"
@@ -359,6 +379,7 @@ def resolve_lease_provider(backend: object) -> LeaseProvider:
     if callable(offer):
         offered = offer()
         if is_lease_provider(offered):
+            check_backend(offered)
             return offered
         if offered is not None:
             raise ConfigurationError(

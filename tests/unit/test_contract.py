@@ -3,12 +3,16 @@
 import inspect
 import logging
 import warnings
+from collections import deque
+from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
 import redis
+import valkey
 
 from incumbent import contract, leased
 from incumbent.contract import (
@@ -178,7 +182,17 @@ def test_backend_that_cannot_lease_is_replaced_with_a_warning(
     [
         *("redis", {}, {"url": "redis://"}, 0, 7, NoopLeaseProvider, b"redis"),
         redis.Redis(),
+        type("Mine", (redis.Redis,), {})(),
+        type("Mine", (valkey.Valkey,), {})(),
         boto3.client("dynamodb", region_name="eu-central-1"),
+        *([MemoryProvider()], (MemoryProvider(),), {MemoryProvider()}, deque([MemoryProvider()])),
+        methods_of,
+        partial(MemoryProvider),
+        cache(methods_of),
+        MemoryProvider().acquire_lease,
+        redis,
+        Path("redis"),
+        (MemoryProvider() for _ in range(1)),
     ],
     ids=lambda backend: type(backend).__name__,
 )
@@ -188,6 +202,44 @@ def test_what_can_only_be_a_mistake_is_refused(backend: object) -> None:
         resolve_lease_provider(backend)
     with pytest.raises(ConfigurationError, match="is not a lease provider"):
         leased(key="k", provider=backend)(test_nothing_configured_is_not_a_backend_that_cannot_lease)
+
+
+async def nothing(*_: object) -> None:
+    """Answer with a coroutine."""
+
+
+class AsyncCall:
+    """A callable that answers with a coroutine."""
+
+    async def __call__(self, *_: object) -> None:
+        """Answer later."""
+
+
+@pytest.mark.parametrize("name", sorted({name for protocol in PROTOCOLS for name in methods_of(protocol)}))
+@pytest.mark.parametrize("method", [nothing, partial(nothing), AsyncCall()], ids=["function", "partial", "object"])
+def test_provider_with_coroutine_methods_is_refused_at_decoration(name: str, method: Any) -> None:
+    """Nothing awaits what its methods return: every event would fail."""
+    names = [name for protocol in PROTOCOLS for name in methods_of(protocol)]
+    backend = made_of([each for each in names if each != name], **{name: method})
+    with pytest.raises(ConfigurationError, match=f"{name} is a coroutine function"):
+        leased(key="k", provider=backend)(test_nothing_configured_is_not_a_backend_that_cannot_lease)
+    with pytest.raises(ConfigurationError, match=f"{name} is a coroutine function"):
+        resolve_lease_provider(made_of([], get_lease_provider=lambda: backend))
+
+
+def test_offer_that_is_a_coroutine_is_refused_at_decoration() -> None:
+    """As a method of a provider is."""
+    backend = made_of([], get_lease_provider=nothing)
+    with pytest.raises(ConfigurationError, match="get_lease_provider is a coroutine function"):
+        leased(key="k", provider=backend)(test_nothing_configured_is_not_a_backend_that_cannot_lease)
+
+
+def test_methods_decide_before_the_class() -> None:
+    """A client of a store that has all methods of a provider is one; so is a list, or a callable."""
+    methods = {name: lambda *_: None for name in methods_of(LeaseProvider)}
+    for base in (redis.Redis, list, AsyncCall):
+        provider: Any = type("Mine", (base,), methods)()
+        assert resolve_lease_provider(provider) is provider
 
 
 def test_backend_that_offers_something_else_is_refused() -> None:

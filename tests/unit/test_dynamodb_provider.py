@@ -12,6 +12,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from botocore.stub import Stubber
 from moto import mock_aws
 
 from incumbent import leased, leased_function, rules
@@ -1802,6 +1803,8 @@ def test_inner_retries_count_as_repeated_tries(bench: Bench) -> None:
         boto3.Session(region_name="eu-central-1"),
         boto3.resource("dynamodb", region_name="eu-central-1"),
         boto3.resource("dynamodb", region_name="eu-central-1").Table("t"),
+        boto3.resource("dynamodb", region_name="eu-central-1").meta.client,
+        boto3.resource("dynamodb", region_name="eu-central-1").Table("t").meta.client,
         boto3.client("s3", region_name="eu-central-1"),
         boto3.client("dynamodbstreams", region_name="eu-central-1"),
         MemoryProvider(),
@@ -1809,8 +1812,15 @@ def test_inner_retries_count_as_repeated_tries(bench: Bench) -> None:
     ids=lambda client: type(client).__name__,
 )
 def test_what_is_not_a_client_is_refused_at_once(client: Any) -> None:
-    """A ``Table`` above all, whose items are in other words."""
+    """A ``Table`` above all, and the client of a resource, whose items are plain Python values."""
     with pytest.raises(ConfigurationError, match="client is"):
+        DynamoDBProvider(table_name="t", client=client)
+
+
+def test_client_under_a_stubber_is_taken() -> None:
+    """What listens to requests may refuse one that it did not expect; that says nothing about the client."""
+    client = boto3.client("dynamodb", region_name="eu-central-1")
+    with Stubber(client):
         DynamoDBProvider(table_name="t", client=client)
 
 

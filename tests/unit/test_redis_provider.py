@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -16,6 +17,7 @@ import redis
 import redis.asyncio
 import valkey
 import valkey.asyncio
+import valkey.sentinel
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
@@ -31,6 +33,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import is_archive, is_lease_provider, is_mailbox
@@ -1649,6 +1652,9 @@ class TestSettings:
             redis.Redis().pipeline(),
             redis.Redis().pubsub(),  # type: ignore[no-untyped-call]
             redis.ConnectionPool(),
+            Sentinel([("127.0.0.1", 1)]),  # type: ignore[no-untyped-call]
+            valkey.sentinel.Sentinel([("127.0.0.1", 1)]),  # type: ignore[no-untyped-call]
+            SimpleNamespace(get_primaries=list),
             redis.asyncio.Redis(),
             redis.asyncio.RedisCluster("127.0.0.1"),
             valkey.Valkey,
@@ -1663,6 +1669,19 @@ class TestSettings:
         """An asyncio client above all, whose answers would be coroutines; a pipeline's would be itself."""
         with pytest.raises(ConfigurationError, match="client is"):
             RedisProvider(client=client)
+
+    @pytest.mark.parametrize("kind", [Sentinel, valkey.sentinel.Sentinel], ids=lambda kind: kind.__module__)
+    def test_sentinel_is_refused_with_what_to_give(self, kind: Any) -> None:
+        """It finds the client; it does not answer commands itself."""
+        with pytest.raises(ConfigurationError, match=r"sentinel\.master_for\(\.\.\.\)"):
+            RedisProvider(client=kind([("127.0.0.1", 1)]))
+
+    def test_cluster_client_of_neither_package_is_taken(self) -> None:
+        """By its methods; it does not say how long it waits."""
+        client: Any = SimpleNamespace(
+            execute_command=print, get_primaries=list, nodes_manager=SimpleNamespace(connection_kwargs={})
+        )
+        RedisProvider(client=client)
 
     def test_client_of_valkey_is_read_as_one_of_redis(self) -> None:
         """Its waits are compared with the ttl, and where it repeats commands that is known (R9)."""

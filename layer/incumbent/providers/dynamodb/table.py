@@ -368,14 +368,27 @@ def _our_config(waits_ms: int) -> Config:
 
 
 def _check_client(client: object) -> None:
-    """Refuse an object that is not a DynamoDB client: a ``Table``, another service's client, an asyncio client."""
+    """Refuse an object that is not a DynamoDB client: a ``Table``, another service's client, an asyncio client.
+
+    The client of a resource (``.meta.client``) takes plain Python values, and would write typed ones a second time.
+    """
     asynchronous = any(kind.__module__.startswith("aiobotocore") for kind in type(client).__mro__)
     asks = all(callable(getattr(client, name, None)) for name in ("update_item", "batch_get_item", "query"))
-    if asynchronous or not asks or not hasattr(getattr(client, "meta", None), "config"):
+    if asynchronous or not asks or not hasattr(getattr(client, "meta", None), "config") or _is_of_a_resource(client):
         raise ConfigurationError(
             f"client is {shown(client)}: give boto3.client('dynamodb', config=Config(connect_timeout=1, "
-            "read_timeout=1)); of a boto3 resource or Table that is its .meta.client"
+            "read_timeout=1)); neither a boto3 resource or Table nor its .meta.client can take its place"
         )
+
+
+def _is_of_a_resource(client: Any) -> bool:
+    """Return whether a client changes the items it is given, as the client of a boto3 resource does. Sends nothing."""
+    item = {"pk": {"S": "x"}}
+    request = {"TableName": "t", "Item": item}
+    with suppress(Exception):  # from a Stubber, for instance, which expects another request
+        model = client.meta.service_model.operation_model("PutItem")
+        client.meta.events.emit("before-parameter-build.dynamodb.PutItem", params=request, model=model, context={})
+    return request.get("Item") != {"pk": {"S": "x"}}
 
 
 def _set_wait_ms(config: Config | None, *, given: bool) -> float | None:

@@ -67,7 +67,7 @@ _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "T
 
 
 # Classes of both packages that take a command and do not return its answer.
-_NO_ANSWERS = frozenset({"Pipeline", "ClusterPipeline", "PubSub", "ClusterPubSub"})
+_NO_ANSWERS = frozenset({"Pipeline", "ClusterPipeline", "PubSub", "ClusterPubSub", "Sentinel"})
 
 
 class _Repeated:
@@ -118,14 +118,14 @@ class Server:
         self._ours: dict[int, Client] = {}  # by how long they wait
         self._lock = threading.Lock()
         self._checked = client is not None
+        if client is not None:
+            _check_client(client)
         # The wait for an answer that the URL or the client sets; None if this class chooses it.
         self._set_wait_ms = None if client is None else _waits_ms(client)
         if url is not None:
             if password is not None and isinstance(url, str):
                 url, self._credentials = _without_login(url, password)
             self._url, self._cluster, self._set_wait_ms = _read_url(url)
-        else:
-            _check_client(client)
         # The errors of the package valkey, which is loaded only if such a client is given.
         self._valkey_errors = () if _package(client) != "valkey" else _errors_of_valkey()
         # R9 (unknown outcome): if the client repeats commands, our first try may be its second.
@@ -270,7 +270,8 @@ def _check_client(client: object) -> None:
         return
     raise ConfigurationError(
         f"client is {shown(client) if isinstance(client, type) else kind}: give a redis.Redis or a redis.cluster."
-        "RedisCluster, or a valkey.Valkey or a valkey.cluster.ValkeyCluster"
+        "RedisCluster, or a valkey.Valkey or a valkey.cluster.ValkeyCluster; of a Sentinel that is "
+        "sentinel.master_for(...)"
     )
 
 
@@ -447,7 +448,7 @@ def _waits_ms(client: Any) -> float | None:
     """Return how long a given client waits for an answer; ``None`` if it does not say."""
     try:
         if hasattr(client, "get_primaries"):
-            connection: Any = importlib.import_module(f"{_package(client)}.connection").Connection(
+            connection: Any = importlib.import_module(f"{_package(client) or 'redis'}.connection").Connection(
                 **client.nodes_manager.connection_kwargs
             )
         else:
