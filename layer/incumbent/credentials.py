@@ -1,7 +1,7 @@
 """Removes from a request, before it is stored, everything that would let a reader act for the caller."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -57,11 +57,36 @@ def without_credentials(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scrubbed(value: Any) -> Any:
+    return copied(value, _without_secrets, into=(dict, list))
+
+
+def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _scrubbed(inner) for name, inner in value.items() if not _is_left_out(str(name), inner)}
+        return {name: inner for name, inner in value.items() if not _is_left_out(str(name), inner)}
     if isinstance(value, list):
-        return [_scrubbed(inner) for inner in value]
+        return list(value)
     return _PAIR.sub(_emptied, value) if isinstance(value, str) and "=" in value else value
+
+
+def copied(value: Any, form: Callable[[Any], Any], *, into: type | tuple[type, ...]) -> Any:
+    """Return what ``form`` makes of a value, and of each value in the copies of these types that it returns.
+
+    It goes level by level, so no depth is too much, and copies each object once, so one that holds itself ends.
+    """
+    whole = [value]
+    made: dict[int, tuple[Any, Any]] = {}  # by the original's id, beside the original, which keeps the id in use
+    level: list[Any] = [whole]
+    while level:
+        below: list[Any] = []
+        for group in level:
+            for place, inner in list(group.items() if isinstance(group, dict) else enumerate(group)):
+                if id(inner) not in made:
+                    made[id(inner)] = (inner, form(inner))
+                    if isinstance(made[id(inner)][1], into) and made[id(inner)][1] is not inner:
+                        below.append(made[id(inner)][1])
+                group[place] = made[id(inner)][1]
+        level = below
+    return whole[0]
 
 
 def _is_left_out(name: str, value: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from incumbent.credentials import without_credentials
+from incumbent.credentials import copied, without_credentials
 from incumbent.validation import MAX_MESSAGE_ID_BYTES, fit
 
 Kind: TypeAlias = Literal[
@@ -283,8 +283,13 @@ _CALLERS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mappin
 
 def stored_form(event: Any) -> Any:
     """Return what the mailbox stores of an event by default: everything but a request's credentials."""
+    return copied(event, _stored_alone, into=list)
+
+
+def _stored_alone(event: Any) -> Any:
+    """Return what is stored of one event, or a copy of a list of events."""
     if isinstance(event, list):
-        return [stored_form(each) for each in event] if source_of(event).kind == "caller" else event
+        return list(event) if source_of(event).kind == "caller" else event
     if not isinstance(event, Mapping):
         return event
     source = source_of(event)

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from incumbent.errors import ConfigurationError, MessageInvalid, MessageTooLarge
@@ -234,10 +235,10 @@ def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str
     text, size, escaped = "", 0, False
     try:
         try:
-            text = _ENCODER.encode(event)
+            text = _at_any_depth(_ENCODER.encode, event)
             size = len(text.encode())
         except UnicodeEncodeError:  # a lone surrogate: legal in JSON when escaped
-            text, escaped = _ASCII_ENCODER.encode(event), True
+            text, escaped = _at_any_depth(_ASCII_ENCODER.encode, event), True
             size = len(text)
     except RecursionError as error:
         wrong, cause = _TOO_DEEP, error
@@ -269,14 +270,11 @@ def from_json(text: str | bytes) -> Any:
     """Read the stored text of an event.
 
     Raises ``UnreadableBody`` for text that some supported interpreter cannot read: text that is not JSON, NaN, an
-    integer of more digits or a nesting of more levels than `to_json` takes.
+    infinity (``1e999`` is one), an integer of more digits or a nesting of more levels than `to_json` takes.
     """
     try:
         stored = text.decode() if isinstance(text, bytes) else text
-        try:
-            event = _DECODER.decode(stored)
-        except RecursionError:  # the fault may be the caller's own depth
-            event = _on_fresh_stack(stored)
+        event = _at_any_depth(_DECODER.decode, stored)
     except RecursionError as cause:
         raise UnreadableBody(_TOO_DEEP) from cause
     except ValueError as cause:
@@ -295,20 +293,31 @@ def raw_text(text: str | bytes) -> str:
     return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
 
 
-def _on_fresh_stack(text: str) -> Any:
-    from concurrent.futures import ThreadPoolExecutor
+def _at_any_depth(convert: Callable[[Any], Any], value: Any) -> Any:
+    """Convert it; on a fresh stack where recursion fails, since the reason may be how deep the caller already is."""
+    try:
+        return convert(value)
+    except RecursionError:
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_DECODER.decode, text).result()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(convert, value).result()
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{shown(digits)} is more than a float holds")
+    return number
+
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 _TOO_LONG = 10**MAX_DIGITS
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")  # two characters that JSON reads back as one

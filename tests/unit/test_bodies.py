@@ -3,6 +3,7 @@
 import enum
 import json
 from collections import OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -159,6 +160,59 @@ def test_error_says_what_cannot_be_read_back_and_the_limit() -> None:
             to_json(event, key="k", message_id="m", most_bytes=100_000)
 
 
+def nested(levels: int) -> Any:
+    """A dictionary in a dictionary in a dictionary, and so on."""
+    value: Any = "t"
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def deep(frames: int, do: Callable[[], Any]) -> Any:
+    """Call under so many frames."""
+    return do() if not frames else deep(frames - 1, do)
+
+
+DEEP = {
+    "in a request": lambda levels: {"requestContext": nested(levels - 1), "v": "\ud800"},
+    "in a list": lambda levels: json.loads("[" * levels + "]" * levels),
+    "in a list of requests": lambda levels: [{"requestContext": nested(levels - 2)}],
+    "in a body": nested,
+}
+
+
+@pytest.mark.parametrize("made", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("frames", [0, 300, 450, 600])
+def test_depth_of_the_caller_does_not_count(frames: int, made: Callable[[int], Any]) -> None:
+    """A body has as many levels as it has, whatever the stack it is stored or read on."""
+    event = made(MAX_DEPTH)
+    store = MemoryProvider()
+    said = deep(frames, lambda: send("k", event, keyspace="shop", provider=store, waker=None))
+    assert said.state == "waiting"
+    [message] = deep(frames, lambda: store.peek("shop/k"))
+    assert is_plain(message.event)
+    assert json.dumps(message.event) == json.dumps(event)
+
+
+@pytest.mark.parametrize("made", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 700, 900])
+def test_event_that_is_too_deep_is_invalid(levels: int, made: Callable[[int], Any]) -> None:
+    """Not a RecursionError, wherever its levels are."""
+    with pytest.raises(MessageInvalid, match=f"more than {MAX_DEPTH} levels"):
+        send("k", made(levels), keyspace="shop", provider=MemoryProvider(), waker=None)
+
+
+def test_event_that_holds_itself_is_invalid() -> None:
+    """Twice, so that its levels double."""
+    circle: dict[str, Any] = {}
+    circle |= {"a": circle, "b": [circle]}
+    around: list[Any] = []
+    around += [around, around]
+    for event in ({"requestContext": circle}, around):
+        with pytest.raises(MessageInvalid, match="Circular"):
+            send("k", event, keyspace="shop", provider=MemoryProvider(), waker=None)
+
+
 def test_size_is_refused_before_what_is_in_it() -> None:
     """What has billions of values is not looked through."""
     with pytest.raises(MessageTooLarge):
@@ -189,6 +243,9 @@ def test_halves_that_do_not_meet_come_back() -> None:
         "[" * 100_000,
         "1" * 4_301,
         "[-" + "1" * 4_301 + "]",
+        "1e999",
+        '{"a":[-1e999]}',
+        "1" * 400 + ".0",
     ],
     ids=lambda text: repr(text[:12]),
 )
