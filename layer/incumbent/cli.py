@@ -31,11 +31,12 @@ from incumbent.local.template import find_function
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
-from incumbent.validation import check_key, encodable, fit_message_id, full_key, is_fitted, json_text, printable
+from incumbent.validation import check_key, encodable, fit_message_id, full_key, is_fitted, json_text, printable, shown
 from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
+_MAX = 1_000_000_000  # of any number that is given
 _LONGEST_MS = 1_800_000  # until nothing runs or is to be retried any more
 MAX_SKIPPED = 20  # records that could not be read, a line each
 
@@ -192,7 +193,7 @@ def _invoke(arguments: argparse.Namespace) -> int:
     say, errors = _printer(), _printer(sys.stderr)
 
     def on_log(line: LogLine) -> None:
-        errors(printable(line.text, keep="\t"))
+        errors(printable(line.text, keep="\t\\"))
 
     with _cloud(arguments, {}, on_log, lambda _: None) as (cloud, ready):
         cloud.check_function(arguments.function)
@@ -266,10 +267,15 @@ def _store(arguments: argparse.Namespace) -> operations.Store:
 
 
 def _key(arguments: argparse.Namespace) -> str:
-    """The provider's key. With --keyspace it is the application's own, or what the list shows behind the slash."""
-    if not arguments.keyspace or is_fitted(arguments.key):
-        return check_key(f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key)
-    return full_key(arguments.keyspace, arguments.key)
+    """The provider's key, as the list shows it or with the application's key, of any length, behind the first slash.
+
+    With --keyspace it is what stands behind that slash.
+    """
+    given = f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key
+    if is_fitted(given):
+        return check_key(given)
+    keyspace, _, key = given.partition("/")
+    return full_key(keyspace, key) if keyspace and (key or arguments.keyspace) else full_key("", given)
 
 
 def _id(given: str) -> str:
@@ -334,7 +340,7 @@ def _seconds(pauses_ms: Sequence[int]) -> str:
 def _plain_printer() -> Callable[[str], None]:
     """A printer of lines in which nothing is meant for the terminal."""
     say = _printer()
-    return lambda line: say(printable(line, keep="\t"))
+    return lambda line: say(printable(line, keep="\t\\"))
 
 
 def _printer(stream: TextIO | None = None) -> Callable[[str], None]:
@@ -352,7 +358,8 @@ def _fail(message: str, code: int) -> int:
 
 
 def _complain(line: str) -> None:
-    print(encodable(printable(line), sys.stderr.encoding or "utf-8"), file=sys.stderr)
+    line = printable(line, keep="\\")  # what is shown in it has its escapes already
+    print(encodable(line, sys.stderr.encoding or "utf-8"), file=sys.stderr)
 
 
 def _interrupt(*_: object) -> None:
@@ -360,9 +367,10 @@ def _interrupt(*_: object) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+    digits = text.lstrip("0")
+    if not text.isascii() or not digits.isdigit() or len(digits) > len(str(_MAX)) or int(digits) > _MAX:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to {_MAX:,}")
+    return int(digits)
 
 
 def _pauses(text: str) -> tuple[int, ...]:

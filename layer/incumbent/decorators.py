@@ -1018,5 +1018,5 @@ def _as_text(value: object) -> object:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER:
-        return str(value)
+        return int.__repr__(value)
     return value

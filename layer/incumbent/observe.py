@@ -143,7 +143,7 @@ class Trace:
 
 def log_fact(fact: Fact, /) -> None:
     """Log the facts that an operator should look into, without payloads."""
-    error = None if fact.error is None else printable(fact.error)
+    error = None if fact.error is None else printable(fact.error, keep="\\")
     if fact.fact in {"lost", "wake_failed", "chain_cut", "store_error"}:
         LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, error)
     elif fact.fact == "dead":

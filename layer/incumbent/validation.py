@@ -37,12 +37,11 @@ def printable(text: str, *, keep: str = "") -> str:
     """The text on one line, with an escape for every character that a terminal might obey or cannot show.
 
     These are control characters, those that change the direction of writing, lone surrogates, and whatever else
-    `str.isprintable` names. ``keep`` are characters that stay.
+    `str.isprintable` names; and the backslash, so that two texts never look alike. ``keep`` are characters that stay.
     """
-    if text.isprintable():
-        return text
     return "".join(
-        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii") for each in text
+        each if each in keep or (each.isprintable() and each != "\\") else each.encode("unicode_escape").decode("ascii")
+        for each in text
     )
 
 
@@ -99,9 +98,13 @@ def is_fitted(text: str) -> bool:
 def fit(text: str, most_bytes: int) -> str:
     """Shorten a text to at most ``most_bytes`` of UTF-8: a longer one becomes its beginning and its digest.
 
-    Two texts never get the same result: one that looks shortened is shortened too. So apply it only once.
+    Two texts never get the same result: one that looks shortened is shortened too. So apply it only once. A text
+    that is not valid Unicode is returned unchanged, for a check to refuse.
     """
-    raw = text.encode(errors="surrogatepass")
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        return text
     if len(raw) <= most_bytes and not is_fitted(text):
         return text
     return f"{raw[:_BEGINNING_BYTES].decode(errors='ignore')}~sha256.{hashlib.sha256(raw).hexdigest()}"

@@ -226,11 +226,30 @@ def test_long_names_are_given_whole_or_as_they_are_listed(place: tuple[Store, li
         (key, message_id, "--keyspace", "orders"),
         (shown_key, shown_id),
         (shown_key.removeprefix("orders/"), shown_id, "--keyspace", "orders"),
+        (f"orders/{key}", message_id),
     ):
         code, lines = run("dead", "show", *words)
         assert (code, json.loads("\n".join(lines))["event"]) == (0, {"number": 7})
     assert run("dead", "purge", key, message_id, "--keyspace", "orders")[0] == 0
     assert run("dead", "ls", shown_key) == (0, ["0 dead letters"])
+
+
+@pytest.mark.parametrize("key", ["k" * 2_000, "/" + "k" * 2_000, "orders/" + "k" * 2_000])
+def test_long_key_that_is_not_there_has_no_dead_letters(place: tuple[Store, list[str]], run: Run, key: str) -> None:
+    """It is fitted, not refused."""
+    assert place
+    assert run("dead", "ls", key)[0] == 0
+    assert run("dead", "show", key, "m1")[0] == 1
+
+
+@pytest.mark.parametrize("command", [("dead", "ls"), ("sweep", "--dry-run")])
+def test_limit_beyond_all_numbers_is_refused(capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+    """In one line, whatever its length."""
+    for limit in ("1000000001", "9" * 20, "9" * 5_000, "0", "-1", "1.5"):
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, "--limit", limit])
+        assert stopped.value.code == 2
+        assert "is not a whole number from 1 to 1,000,000,000" in capsys.readouterr().err
 
 
 EVIL = "orders/a\nFORGED  m9  now\x1b[2J\x9b2J\u202etxt.exe\u2028\x7f"

@@ -16,7 +16,9 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -338,8 +340,22 @@ class Colour(str, enum.Enum):  # noqa: UP042 - the kind that shows itself by ano
     RED = "red"
 
 
+class Number(int, enum.Enum):
+    """What parsers make of a field with few numbers."""
+
+    FIVE = 5
+
+
 @pytest.mark.parametrize(
-    ("key", "name"), [(Colour.RED, "red"), (-7, "-7"), (10**20, "1" + "0" * 20)], ids=["enum", "negative", "long"]
+    ("key", "name"),
+    [
+        (Colour.RED, "red"),
+        (Number.FIVE, "5"),
+        (HTTPStatus.OK, "200"),
+        (-7, "-7"),
+        (10**20, "1" + "0" * 20),
+    ],
+    ids=["text enum", "number enum", "IntEnum", "negative", "long"],
 )
 def test_key_is_its_characters(shop: Shop, key: Any, name: str) -> None:
     """Not how its type shows it."""
@@ -663,7 +679,7 @@ def test_disabled_may_be_said_to_be_off(shop: Shop, monkeypatch: pytest.MonkeyPa
 def test_stand_in_goes_before_every_provider(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of a user's handler needs neither its store nor its environment."""
     monkeypatch.setenv("INCUMBENT_DISABLED", "1")
-    handler = shop.handler(provider=raising)
+    handler = shop.handler(provider=SimpleNamespace(get_lease_provider=raising))
     token = providers.STAND_IN.set(MemoryProvider(clock=shop.clock))
     try:
         handler({"k": "a"}, shop.context())

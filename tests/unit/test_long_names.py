@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import ConfigurationError, LeaseKeyMissing, leased, leased_function, send, status
+from incumbent import ConfigurationError, IncumbentError, LeaseKeyMissing, leased, leased_function, send, status
 from incumbent.validation import fit, full_key
 from tests.unit.stage import RecordingWaker
 from tests.unit.test_decorators import Shop
@@ -109,6 +109,27 @@ def test_every_run_of_a_long_key_calls_it_the_same(shop: Shop) -> None:
     handler(wakes.wakes[0].to_event(), shop.context("request-2"))
     assert set(names) == {fit(LONG_KEY, 1_024 - len("shop/"))}
     assert len(names) == 2
+
+
+@pytest.mark.parametrize("length", [1, 256, 300, 2_000])
+def test_id_with_a_lone_surrogate_is_refused_at_any_length(shop: Shop, length: int) -> None:
+    """A digest hides no fault: by every way in, and whether it is chosen or the event's."""
+    given = "m" * (length - 1) + "\ud800"
+    said: dict[str, Any] = {"keyspace": "shop", "provider": shop.store}
+    with pytest.raises(ConfigurationError, match="not valid Unicode"):
+        send("k", {}, message_id=given, waker=None, **said)
+    with pytest.raises(ConfigurationError, match="not valid Unicode"):
+        status("k", given, **said)
+    with pytest.raises(LeaseKeyMissing, match="not valid Unicode"):
+        shop.handler(message_id_jmespath="id")({"k": "k", "id": given}, shop.context())
+    apply: Any = leased_function(key_jmespath="k", message_id_jmespath="id", clock=shop.clock, **said)(order)
+    with pytest.raises(LeaseKeyMissing, match="not valid Unicode"):
+        apply({"k": "k", "id": given})
+    record = {"messageId": given, "receiptHandle": "r", "eventSource": "aws:sqs", "body": "{}"}
+    unchosen: Any = leased_function(key="k", clock=shop.clock, **said)(order)
+    with pytest.raises(IncumbentError, match="not valid Unicode"):
+        unchosen(record)
+    assert not shop.store.peek("shop/k")
 
 
 def test_long_key_with_a_lone_surrogate_is_missing(shop: Shop) -> None:

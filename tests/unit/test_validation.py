@@ -205,6 +205,8 @@ def test_size_of_what_is_escaped_is_its_own() -> None:
         ("a\nb\r\x1b[2J\x9b\x7f\0", r"a\nb\r\x1b[2J\x9b\x7f\x00"),
         ("\u202e\u2066\u200b\u2028\ufeff", r"\u202e\u2066\u200b\u2028\ufeff"),
         ("\ud800\U000e0001", r"\ud800\U000e0001"),
+        (r"a\nb", r"a\\nb"),
+        ("\\\n", r"\\\n"),
     ],
 )
 def test_what_a_terminal_might_obey_is_escaped(text: str, shown_as: str) -> None:
