@@ -23,7 +23,7 @@ from incumbent.runs import describe
 from incumbent.sources import stored_form
 from incumbent.validation import check_keyspace, fit_message_id, flag, full_key
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
-from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker, check_waker
+from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker, check_waker, send_wake
 
 _TICKET_TTL_MS = 30_000
 
@@ -104,7 +104,7 @@ def _wake(mailbox: Mailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> boo
     """Wake the key's function and return whether that worked. If not, free the key for the next call."""
     try:
         if waker is not None:
-            waker(wake)
+            send_wake(waker, wake)
             return True
     except Exception:  # noqa: BLE001 - a user's waker may raise anything, and the message is stored already
         observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", wake.key)

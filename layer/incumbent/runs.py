@@ -54,7 +54,7 @@ from incumbent.values import (
     Released,
     Routed,
 )
-from incumbent.wakers import TICKET, Wake, Waker
+from incumbent.wakers import TICKET, Wake, Waker, send_wake
 
 LEAST_TTL_MS = 100  # shorter ones end before a run can begin; what says 30 means seconds
 LONGEST_ERROR = 500  # characters of an exception kept with its message
@@ -553,7 +553,7 @@ class _Stay:
         assert mailbox is not None  # noqa: S101
         self.flush()  # before a call that may last until the invocation is cut off
         try:
-            waker(Wake(key=call.key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
+            send_wake(waker, Wake(key=call.key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
         except Exception as error:  # noqa: BLE001 - a user's waker may raise anything, and must not lose the ticket
             self.may_wake = False
             self.tell("wake_failed", owner=ticket, error=describe(error))

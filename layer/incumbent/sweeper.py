@@ -22,7 +22,7 @@ from incumbent.rules import shared
 from incumbent.tries import search_until
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
-from incumbent.wakers import LambdaWaker, Wake, Waker
+from incumbent.wakers import LambdaWaker, Wake, Waker, send_wake
 
 LIMIT = 100
 MOST = 10_000
@@ -167,7 +167,7 @@ class _Pass:
             return "left", None
         self.tried.append(orphan)
         try:
-            self._waker(Wake(key=orphan.key, ticket=None, target=target))
+            send_wake(self._waker, Wake(key=orphan.key, ticket=None, target=target))
         except Exception as error:  # noqa: BLE001 - a user's waker may raise anything, and must not stop the others
             self._failed[target] += 1
             return "failed", f"{type(error).__name__}: {error}"

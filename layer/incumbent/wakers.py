@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,6 +64,12 @@ def check_waker(waker: object) -> None:
     """Refuse a value that is not a waker: a name other than ``"auto"``, a class, or an ``async def``."""
     if waker not in (None, "auto") and (isinstance(waker, type) or not callable(waker) or results.is_async(waker)):
         raise ConfigurationError(f"waker is {shown(waker)}: give a callable that is not async, 'auto' or None")
+
+
+def send_wake(waker: Waker, wake: Wake) -> None:
+    """Call a waker. Raises ``ConfigurationError`` if it returns a coroutine or the like, which wakes nothing."""
+    call: Callable[[Wake], object] = waker  # a user's may return anything
+    results.refuse_unfinished(call(wake), "waker")
 
 
 class LambdaWaker:

@@ -17,6 +17,7 @@ from incumbent import (
     send,
 )
 from incumbent.sources import source_of
+from incumbent.sweeper import sweep
 from tests.unit.stage import RecordingWaker, raising
 from tests.unit.test_decorators import Shop, load, plain
 
@@ -157,6 +158,15 @@ def test_hook_whose_work_is_not_done_is_logged(shop: Shop, caplog: pytest.LogCap
     """It changes no outcome, and is not lost without a word."""
     shop.handler(observer=answer)({"k": "a"}, shop.context())
     assert "returned a " in caplog.text
+
+
+@pytest.mark.parametrize("answer", UNDONE)
+def test_wake_whose_work_is_not_done_has_failed(shop: Shop, answer: Any) -> None:
+    """A waker that returns a coroutine has woken nothing: not for `send`, nor for the sweeper, nor for a handler."""
+    assert not send("a", {"k": "a"}, keyspace="shop", target="shop", provider=shop.store, waker=answer).woken
+    assert sweep(shop.store, answer, clock=shop.clock).failed == 1
+    shop.handler(waker=answer, drain_ms=0)({"k": "a"}, shop.context())
+    assert "wake_failed" in shop.facts.names
 
 
 def test_resume_event_is_never_passed_by(shop: Shop) -> None:
