@@ -31,12 +31,21 @@ from incumbent.local.template import find_function
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.testing.processes import NotStarted
-from incumbent.validation import check_key, encodable, fit_message_id, full_key, is_fitted, json_text, printable, shown
+from incumbent.validation import (
+    MAX_LIMIT,
+    check_key,
+    encodable,
+    fit_message_id,
+    full_key,
+    is_fitted,
+    json_text,
+    printable,
+    shown,
+)
 from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-_MAX = 1_000_000_000  # of any number that is given
 _LONGEST_MS = 1_800_000  # until nothing runs or is to be retried any more
 MAX_SKIPPED = 20  # records that could not be read, a line each
 
@@ -368,8 +377,8 @@ def _interrupt(*_: object) -> None:
 
 def _positive(text: str) -> int:
     digits = text.lstrip("0")
-    if not text.isascii() or not digits.isdigit() or len(digits) > len(str(_MAX)) or int(digits) > _MAX:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to {_MAX:,}")
+    if not text.isascii() or not digits.isdigit() or len(digits) > len(str(MAX_LIMIT)) or int(digits) > MAX_LIMIT:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to {MAX_LIMIT:,}")
     return int(digits)
 
 

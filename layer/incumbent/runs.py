@@ -40,7 +40,7 @@ from incumbent.errors import (
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.lease import _CURRENT, Lease
 from incumbent.observe import LOG, Fact, FactName, Observer, collect, guarded, leave_untraced, tell
-from incumbent.validation import MAX_TTL_MS, check_ms, is_plain, shown
+from incumbent.validation import MAX_TTL_MS, at_any_depth, check_ms, is_plain, shown
 from incumbent.values import (
     Busy,
     Claimed,
@@ -776,6 +776,10 @@ class _Stay:
 
 def as_stored(event: Any) -> str:
     """Return a text that is equal for events with the same stored form, whatever the order of their names."""
+    return at_any_depth(_in_order, event)
+
+
+def _in_order(event: Any) -> str:
     return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
 
 

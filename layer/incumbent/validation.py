@@ -6,15 +6,18 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from incumbent.errors import ConfigurationError, MessageInvalid, MessageTooLarge
+
+T = TypeVar("T")
 
 MAX_KEY_BYTES = 1_024
 MAX_OWNER_BYTES = 512
 MAX_MESSAGE_ID_BYTES = 256
 MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
+MAX_LIMIT = 1_000_000_000
 MAX_DEPTH = 500  # levels of an event: Python 3.11 reads 992 of them back, less the depth of its caller
 MAX_DIGITS = 4_300  # of an integer: what Python reads unless it was told otherwise
 _YES = frozenset({"1", "true", "yes", "on", "y", "t"})
@@ -158,9 +161,9 @@ def check_ms(name: str, value: object, least: int, most: int, key: str | None = 
 
 
 def check_limit(limit: object) -> int:
-    """Check the maximum length of a listing: a whole number, 0 or more."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise ConfigurationError(f"limit is {shown(limit)}: give a whole number, 0 or more")
+    """Check the maximum length of a listing: a whole number from 0 to 1,000,000,000."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
+        raise ConfigurationError(f"limit is {shown(limit)}: give a whole number from 0 to {MAX_LIMIT:,}")
     return limit
 
 
@@ -238,10 +241,10 @@ def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str
     text, size, escaped = "", 0, False
     try:
         try:
-            text = _at_any_depth(_ENCODER.encode, event)
+            text = at_any_depth(_ENCODER.encode, event)
             size = len(text.encode())
         except UnicodeEncodeError:  # a lone surrogate: legal in JSON when escaped
-            text, escaped = _at_any_depth(_ASCII_ENCODER.encode, event), True
+            text, escaped = at_any_depth(_ASCII_ENCODER.encode, event), True
             size = len(text)
     except RecursionError as error:
         wrong, cause = _TOO_DEEP, error
@@ -277,7 +280,7 @@ def from_json(text: str | bytes) -> Any:
     """
     try:
         stored = text.decode() if isinstance(text, bytes) else text
-        event = _at_any_depth(_DECODER.decode, stored)
+        event = at_any_depth(_DECODER.decode, stored)
     except RecursionError as cause:
         raise UnreadableBody(_TOO_DEEP) from cause
     except ValueError as cause:
@@ -296,7 +299,7 @@ def raw_text(text: str | bytes) -> str:
     return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
 
 
-def _at_any_depth(convert: Callable[[Any], Any], value: Any) -> Any:
+def at_any_depth(convert: Callable[[Any], T], value: Any) -> T:
     """Convert it; on a fresh stack where recursion fails, since the reason may be how deep the caller already is."""
     try:
         return convert(value)

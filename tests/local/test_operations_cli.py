@@ -189,7 +189,7 @@ def test_a_wake_without_a_region_is_told_in_a_line(
         (["dead", "ls", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "gave no answer"),
         (["dead", "ls"], "no lease provider: set INCUMBENT_PROVIDER"),
         (["sweep", "--provider", "dynamodb"], "INCUMBENT_TABLE_NAME is not set"),
-        (["dead", "purge", "k", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "say --all"),
+        (["dead", "purge", "k", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "--all"),
         (["dead", "show", "", "m1", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "key"),
     ],
 )

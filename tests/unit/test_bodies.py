@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from incumbent import ConfigurationError, Lease, MailboxFull, MessageInvalid, MessageTooLarge, leased_function, send
+from incumbent import (
+    ConfigurationError,
+    Lease,
+    MailboxFull,
+    MessageInvalid,
+    MessageTooLarge,
+    leased,
+    leased_function,
+    send,
+)
 from incumbent.providers.memory import MemoryProvider
 from incumbent.rules import MOST_STORED
 from incumbent.testing.clock import FakeClock
@@ -192,6 +201,18 @@ def test_depth_of_the_caller_does_not_count(frames: int, made: Callable[[int], A
     [message] = deep(frames, lambda: store.peek("shop/k"))
     assert is_plain(message.event)
     assert json.dumps(message.event) == json.dumps(event)
+
+
+@pytest.mark.parametrize("frames", [0, 600])
+def test_depth_of_the_caller_does_not_stop_its_run(frames: int) -> None:
+    """A run compares what it was given with what is stored."""
+    event = {"id": "m", "v": nested(MAX_DEPTH - 1)}
+    seen: list[Any] = []
+    handler: Any = leased(key="k", message_id=lambda _: "m", keyspace="shop", provider=MemoryProvider(), waker=None)(
+        lambda event, _: seen.append(event)
+    )
+    deep(frames, lambda: handler(event, None))
+    assert [json.dumps(each) for each in seen] == [json.dumps(event)]
 
 
 @pytest.mark.parametrize("made", DEEP.values(), ids=DEEP)

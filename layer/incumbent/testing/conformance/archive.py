@@ -181,7 +181,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert len(list(provider.dead_letters(None, 1))) == 1
         assert list(provider.dead_letters(f"{key}-none", EVERYTHING)) == []
 
-    @pytest.mark.parametrize("limit", [-1, True, 1.0, "1", None], ids=repr)
+    @pytest.mark.parametrize("limit", [-1, 10**9 + 1, 10**20, True, 1.0, "1", None], ids=repr)
     def test_bad_listing_is_refused(self, provider: ArchiveProvider, key: str, limit: Any) -> None:
         """At the call, not when its answer is read."""
         for each in (key, None):

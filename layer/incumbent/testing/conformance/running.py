@@ -260,7 +260,7 @@ class Running(MailSubject):
         assert [orphan.key for orphan in provider.orphans(7)] == turns
         assert [orphan.key for orphan in provider.orphans(2)] == turns[:2]
 
-    @pytest.mark.parametrize("limit", [-1, True, 1.0, "1", None], ids=repr)
+    @pytest.mark.parametrize("limit", [-1, 10**9 + 1, 10**20, True, 1.0, "1", None], ids=repr)
     def test_limit_that_is_no_number_is_refused(self, provider: MailboxProvider, limit: Any) -> None:
         """At the call, not when its answer is read."""
         with pytest.raises(ConfigurationError, match="limit"):
