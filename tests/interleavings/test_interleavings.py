@@ -19,6 +19,7 @@ FAULTS = (
     ("acquired, out of attempts", "claim new", "claim again"),
     ("acquired, out of attempts", "claim again", "handled"),
     ("acquired, out of attempts", "claim again", "release"),
+    ("acquired, waiting", "claim again", "deferred, pass on"),
     ("running alone", "claim new", "failed"),
     ("running beside a pause", "send", "handled"),
     ("out of attempts", "claim", "acquire and claim"),

@@ -302,7 +302,7 @@ MUTANTS = (
     Mutant(
         "an update that removes by place does not look whether the list was edited (M4)",
         UPDATES,
-        "        if self.new.ended != self._old.ended or (self._mail_changed and not takes_over):\n",
+        "        if self.new.ended != self._old.ended or ends or (self._mail_changed and not takes_over):\n",
         "        if False:\n",
         (DYNAMODB,),
     ),

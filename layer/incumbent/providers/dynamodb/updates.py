@@ -338,7 +338,8 @@ class Change:
         elif not self.beside:
             self._when_as_it_was(update, "expires_at")
         takes_over = self._granted and not self.held  # its deliveries are counted from what a new fence closes off
-        if self.new.ended != self._old.ended or (self._mail_changed and not takes_over):
+        ends = self.held and (self._granted or self._freed)  # and with it what it was given, perhaps since
+        if self.new.ended != self._old.ended or ends or (self._mail_changed and not takes_over):
             self._when_as_it_was(update, "edits")
         closes = self._freed and (self.closes or self._hides(now_ms))
         if self._added or self._empties or self._ends_a_run or closes:
