@@ -86,8 +86,8 @@ class Left:
 class KeyState:
     """All that is known of one key.
 
-    ``block`` and ``pauses_ms`` are the policy of the last claim that owned it, or of the last settle since: what ends a
-    run need not know the policy.
+    ``block`` and ``pauses_ms`` are the policy of the last claim that came to run messages (a ticket's claim does not)
+    or of the last settle since: what ends a run need not know the policy.
     """
 
     owner: str | None = None
@@ -452,7 +452,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         redeems = ticket is not None and state.owner == ticket  # M9
         if live and not redeems:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
-        if not live and not _has_work(state, now_ms, policy, skew_ms):
+        if not live and not _has_work(state if as_ticket else _note(state, policy), now_ms, policy, skew_ms):
             return state, "nothing due"
         return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, skew_ms=skew_ms)
 
@@ -496,7 +496,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     if len(state.mail) >= policy.max_pending + BEYOND:
         return state, "full"
     bounded = len(state.mail) >= policy.max_pending and policy.on_error == "block" and not as_ticket
-    if bounded and not _has_work(state, now_ms, policy, skew_ms):
+    if bounded and not _has_work(_note(state, policy), now_ms, policy, skew_ms):
         return state, "full"
     mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
     return _own(
@@ -535,7 +535,7 @@ def _with_target(state: KeyState, origin: Origin | None) -> KeyState:
 def _has_work(state: KeyState, now_ms: int, policy: Policy, skew_ms: int) -> bool:
     """Whether the next owner of a free key has something to run among what is stored, or at least to bury (M6)."""
     running = _running(state)
-    ended = _end_runs(_note(state, policy), now_ms, skew_ms)
+    ended = _end_runs(state, now_ms, skew_ms)
     spent = any(message.id in running and message.attempts >= policy.max_attempts for message in ended.mail)
     return spent or bool(due(ended, now_ms, skew_ms))
 
@@ -571,7 +571,8 @@ def _own(
     ``wanted`` is the caller's own message, as it was before.
     """
     running = _running(state)
-    granted = _grant(_note(state, policy), owner, now_ms, ttl_ms, skew_ms)
+    noted = state if as_ticket else _note(state, policy)  # a caller that only sends need not know how failures pause
+    granted = _grant(noted, owner, now_ms, ttl_ms, skew_ms)
     new = replace(granted, origin=described(state.origin, origin))
     if as_ticket:
         return new, _granted(new, now_ms)

@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "fullown: a full mailbox refuses who could empty it (M7)",
         RULES_PY,
-        "    if bounded and not _has_work(state, now_ms, policy, skew_ms):",
+        "    if bounded and not _has_work(_note(state, policy), now_ms, policy, skew_ms):",
         "    if len(state.mail) >= policy.max_pending:",
         (MEMORY,),
     ),

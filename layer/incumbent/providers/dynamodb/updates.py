@@ -70,10 +70,10 @@ def claim(
     if not as_ticket:
         update.set(1, "head_attempts")
         update.set_to(_next_fence(update, now_ms), "head_given")
+        update.give(policy.on_error == "block" or None, "block")
+        update.give(item.pauses_text(kept_pauses(policy)), "pauses")
     _grant(update, owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
     _describe(update, origin)
-    update.give(policy.on_error == "block" or None, "block")
-    update.give(item.pauses_text(kept_pauses(policy)), "pauses")
     if message is None:
         update.when_there("mail", 0)
     else:

@@ -9,7 +9,7 @@ import pytest
 from incumbent.errors import ConfigurationError, LeaseLost
 from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, MailSubject, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
-from incumbent.values import Claimed, Continued, Duplicate, Origin, Policy, Released
+from incumbent.values import Claimed, Continued, Duplicate, Idle, Origin, Policy, Released
 
 
 class Running(MailSubject):
@@ -347,6 +347,25 @@ class Running(MailSubject):
         self.claimed(provider, key, "A", 1, origin=Origin(keyspace="app", target="arn:owner"))
         self.expire()
         assert [orphan.target for orphan in self.own_orphans(provider, key)] == ["arn:owner"]
+
+    def test_sender_of_another_policy_changes_nothing_in_how_messages_wait(
+        self, provider: MailboxProvider, key: str
+    ) -> None:
+        """M6, M8: a paused message blocks the others still, and a run that dies pauses as its own policy says."""
+        blocks = Policy(on_error="block", pauses_ms=(PAUSE_MS,))
+        self.claimed(provider, key, "A", 1, policy=blocks)
+        self.routed(provider, key, "B", 2)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure("m1")], policy=blocks)
+        self.claimed(provider, key, "T", 3, as_ticket=True)
+        provider.release_lease(key, "T")
+        assert self.own_orphans(provider, key) == []
+        assert provider.claim(key, "C", TTL_MS, None, policy=blocks) == Idle()
+        self.pass_time(PAUSE_MS)
+        assert ids(self.claimed(provider, key, "D", None, policy=blocks).messages) == ["m1"]
+        self.expire()
+        self.claimed(provider, key, "T2", 4, as_ticket=True)
+        provider.release_lease(key, "T2")
+        assert self.own_orphans(provider, key) == []
 
     def test_orphan_is_none_once_it_is_claimed_or_handled(self, provider: MailboxProvider, key: str) -> None:
         """M8: and again when its next owner dies."""

@@ -30,12 +30,17 @@ local function offer_target()
     return true
 end
 
+-- Makes the caller's policy the key's. A caller that only sends need not know how failures pause (M6: failure).
+local function use_policy()
+    if not as_ticket then k.block, k.pauses = block == '1', pauses end
+end
+
 -- Grants the key and gives its oldest due message to the new owner; a ticket gets none (M6: failure, M9: hand over).
 -- `wanted` is the caller's own message, `by` the claim that stored it.
 local function own(wanted, by)
     end_runs()
     grant(owner, ttl)
-    note('block', block, 'pauses', pauses)
+    if not as_ticket then note('block', block, 'pauses', pauses) end
     record_origin()
     if as_ticket then
         finish_mail()
@@ -97,7 +102,7 @@ if id == '' then
     if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
     refusal = load_mail()
     if refusal then return refusal end
-    k.block, k.pauses = block == '1', pauses
+    use_policy()
     if not live and not has_work() then return { 'idle', buried } end
     return own(nil)
 end
@@ -130,7 +135,7 @@ end
 
 refusal = load_mail()
 if refusal then return refusal end
-k.block, k.pauses = block == '1', pauses
+use_policy()
 local by = owner
 if waits then -- (4) it waits and the key is free: now this caller's
     for _, message in ipairs(k.mail) do
