@@ -3,14 +3,17 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.testing import servers
 from tests.interleavings.search import Found, Stage, drawn, meetings, pairs
-from tests.interleavings.stores import DynamoDBStore, MemoryStore
+from tests.interleavings.stores import DynamoDBStore, MemoryStore, Store
 from tests.interleavings.turns import Turns
+from tests.interleavings.valkey import valkey_stores
 
-STORES = {"dynamodb": DynamoDBStore, "memory": MemoryStore}
+STORES = ("dynamodb", "memory", "valkey")
 _SHOWN_OF_A_KIND = 3
 
 
@@ -24,18 +27,27 @@ def main() -> int:
     parser.add_argument("--store", choices=STORES, default="dynamodb", help="on which store (dynamodb)")
     given = parser.parse_args()
     began, kinds, shown = SYSTEM_CLOCK.now(), Counter[str](), 0
-    stage, schedules = Stage(STORES[given.store], Turns()), 0
-    for count, found in _all(stage, given):
-        schedules += count
-        if found is not None:
-            kind = found.why.partition(":")[0]
-            kinds[kind] += 1
-            if kinds[kind] <= _SHOWN_OF_A_KIND:
-                _say(str(found))
-                shown += 1
+    schedules = 0
+    with ExitStack() as stack:
+        for count, found in _all(Stage(_store(given.store, stack), Turns()), given):
+            schedules += count
+            if found is not None:
+                kind = found.why.partition(":")[0]
+                kinds[kind] += 1
+                if kinds[kind] <= _SHOWN_OF_A_KIND:
+                    _say(str(found))
+                    shown += 1
     took_ms = began.until(SYSTEM_CLOCK.now())
     _say(f"{schedules} schedules, {kinds.total()} broken, {shown} shown, {took_ms / 1_000:.1f} s")
     return 1 if kinds else 0
+
+
+def _store(name: str, stack: ExitStack) -> Callable[[Turns], Store]:
+    if name == "memory":
+        return MemoryStore
+    if name == "dynamodb":
+        return DynamoDBStore
+    return stack.enter_context(valkey_stores(stack.enter_context(servers.valkey())))
 
 
 def _all(stage: Stage, given: argparse.Namespace) -> Iterator[tuple[int, Found | None]]:

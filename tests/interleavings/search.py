@@ -170,7 +170,7 @@ def exhaust(stage: Stage, meeting: Meeting, *, switches: int) -> Iterator[Told]:
         prefix = pending.pop()
 
         def choose(going: list[int], turns: Sequence[Turn], prefix: tuple[int, ...] = prefix) -> Turn:
-            if len(turns) < len(prefix):
+            if len(turns) < len(prefix) and prefix[len(turns)] in going:
                 return Turn(prefix[len(turns)])
             last = turns[-1].actor if turns else going[0]
             return Turn(last if last in going else going[0])

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from incumbent.testing.servers import ValkeyServer
 from tests.budgets import budget
 from tests.interleavings.operations import OPERATIONS
 from tests.interleavings.search import Found, Meeting, Stage, drawn, exhaust, meetings, pairs
 from tests.interleavings.states import STATES
 from tests.interleavings.stores import DynamoDBStore, MemoryStore
 from tests.interleavings.turns import Turns
+from tests.interleavings.valkey import valkey_stores
 
 STATE = {state.name: state for state in STATES}
 OPERATION = {operation.name: operation for operation in OPERATIONS}
@@ -69,6 +71,15 @@ def test_pairs_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
 def test_drawn_meetings_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
     """Two or three operations, in any order of their requests; in some a reply gets lost."""
     assert [str(found) for seed in range(SEEDS) if (found := drawn(on_dynamodb, seed))] == []
+
+
+def test_meetings_break_no_rule_on_valkey(turns: Turns, valkey_server: ValkeyServer) -> None:
+    """The scripts: each is one step, and a reply may get lost."""
+    with valkey_stores(valkey_server) as make:
+        stage = Stage(make, turns)
+        chosen = (each for number, each in enumerate(meetings(2)) if number % (8 * EVERY) == 0)
+        assert broken(pairs(stage, chosen, switches=1)) == []
+        assert [str(found) for seed in range(SEEDS // 8) if (found := drawn(stage, seed))] == []
 
 
 def test_pairs_break_no_rule_in_memory(turns: Turns) -> None:
