@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PROVIDER ?= redis
 SEEDS ?= 20000
+# How often a pair of operations switches between them, in each of all its schedules.
+SWITCHES ?= 1
 BIN := $(VENV)/bin
 comma := ,
 DYNALITE := .dynalite
@@ -88,7 +90,8 @@ soak: setup ## the tests that could go on for ever, for longer than `make test` 
 
 interleavings: $(VENV)/.installed ## put operations between one another's requests: all pairs, and drawn triples (SEEDS=20000)
 	$(BIN)/python -m tests.interleavings --store memory --seeds $(SEEDS)
-	$(BIN)/python -m tests.interleavings --switches 2 --seeds $(SEEDS)
+	$(BIN)/python -m tests.interleavings --store valkey --every 20 --seeds 1000
+	$(BIN)/python -m tests.interleavings --switches $(SWITCHES) --seeds $(SEEDS)
 
 sim: $(VENV)/.installed ## carry out schedules of the simulation (SEEDS=20000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from incumbent.testing.servers import ValkeyServer
+from incumbent.testing.servers import ValkeyServer, dynalite_available
 from tests.budgets import budget
 from tests.interleavings.operations import OPERATIONS
 from tests.interleavings.search import Found, Meeting, Stage, drawn, exhaust, meetings, pairs
+from tests.interleavings.servers import server_stores
 from tests.interleavings.states import STATES
 from tests.interleavings.stores import DynamoDBStore, MemoryStore
 from tests.interleavings.turns import Turns
@@ -71,6 +72,14 @@ def test_pairs_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
 def test_drawn_meetings_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
     """Two or three operations, in any order of their requests; in some a reply gets lost."""
     assert [str(found) for seed in range(SEEDS) if (found := drawn(on_dynamodb, seed))] == []
+
+
+@pytest.mark.parametrize("server", ["moto_server"] + ["dynalite_server"] * dynalite_available())
+def test_drawn_meetings_break_no_rule_on_a_server(turns: Turns, server: str, request: pytest.FixtureRequest) -> None:
+    """What the table in memory does, these do; dynalite tells no old item, so there are more requests."""
+    with server_stores(request.getfixturevalue(server)) as make:
+        stage = Stage(make, turns)
+        assert [str(found) for seed in range(SEEDS // 120) if (found := drawn(stage, seed))] == []
 
 
 def test_meetings_break_no_rule_on_valkey(turns: Turns, valkey_server: ValkeyServer) -> None:
