@@ -115,9 +115,10 @@ class Store:
         assert answer.get("Attributes"), "there was no such record"
 
     def leave(self, key: str, event: Any, *, function: str) -> None:
-        """Store a message whose owner is gone."""
+        """Store a message that no run was given, on a key that is free."""
         origin = Origin(keyspace=function, target=arn(function))
-        self.mailbox.claim(key, "gone", 30_000, Message(id=f"left at {key}", event=event), origin=origin)
+        message = Message(id=f"left at {key}", event=event)
+        self.mailbox.claim(key, "gone", 30_000, message, as_ticket=True, origin=origin)
         self.mailbox.release_lease(key, "gone")
 
 
