@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "dupclaim: a waiting id on a free key is called a duplicate (M1)",
         RULES_PY,
-        "        if live:  # (3) it waits or runs: whoever is told so is promised it (M3)",
+        "        if live:  # (3) it waits or runs: promised before the caller is told so (M3)",
         "        if True:  # (3)",
         (MEMORY,),
     ),
@@ -402,7 +402,7 @@ MUTANTS = (
     Mutant(
         "a run whose heartbeat cannot start is not settled",
         "heartbeat.py",
-        "        thread.start()  # raises where there are too many threads\n        self._thread = thread\n",
+        "        thread.start()  # raises if there are too many threads\n        self._thread = thread\n",
         "        self._thread = thread\n        thread.start()\n",
         (RUNS,),
     ),
