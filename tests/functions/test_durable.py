@@ -113,7 +113,7 @@ def test_durable_execution_above_a_lease_is_refused() -> None:
         result = result_of(durable_execution(decorated))
         assert status_of(result) == "FAILED"
         assert "@durable_execution stands above the lease" in result.error.message
-        assert "put the lease inside of a step" in result.error.message
+        assert "put the lease inside a step" in result.error.message
     assert (shop.ran, shop.provider.calls) == ([], [])
 
 
@@ -161,7 +161,7 @@ def test_wait_inside_of_a_lease_is_refused(decorator: str) -> None:
 
     result = result_of(durable_execution(handle))
     assert (status_of(result), shop.ran) == ("FAILED", ["began"])
-    assert "the durable execution waits inside of the lease" in result.error.message
+    assert "the durable execution waits inside the lease" in result.error.message
     assert shop.owner() is None
     assert shop.store.peek("orders/order-1001") == ()
 
