@@ -160,7 +160,7 @@ def handled(facts: list[Fact], key: str) -> list[str]:
 
 
 def test_killed_at_any_step_nothing_is_lost(matrix: Matrix) -> None:
-    """All promised messages are handled, in order, with one more delivery at most for the one in hand (M3, M4)."""
+    """All promised messages are handled, in order but for the one in hand, which has one more delivery (M3, M4)."""
     # H32, H40: a crash between any two steps leaves a state that the next one can use.
     points = [*POINTS, *(REQUESTS if matrix.store.name == "dynamodb" else ())]
     matrix.play(points)
@@ -180,8 +180,10 @@ def test_killed_at_any_step_nothing_is_lost(matrix: Matrix) -> None:
             most = 2 if number == 1 or message not in dead else 3
             assert deliveries(matrix.facts, key)[message] <= most + (key.startswith("deadly.") and number == 2)
         firsts = list(dict.fromkeys(done))
+        # One was in hand when the process died: it goes behind those that never ran (M6), and they keep their order.
+        others = [[message for message in firsts if message != died] for died in firsts]
         stored_late = key == "claim.before" or key.startswith(("claim.request-1.before", "deadly."))
-        assert stored_late or firsts == sorted(firsts), f"{key}: out of order"
+        assert stored_late or any(each == sorted(each) for each in others), f"{key}: out of order"
         assert matrix.store.provider.get_lease_owner(f"w/{key}") is None
     answers = [Answer.of(invocation) for invocation in matrix.cloud.invocations]
     assert overlaps(runs(matrix.facts, answers)) == ()
