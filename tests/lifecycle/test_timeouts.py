@@ -10,7 +10,7 @@ from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local import Outcome
 from tests.end_to_end.conftest import Line, Store
 from tests.lifecycle.conftest import Start
-from tests.lifecycle.test_freeze import TTL_MS, owner_of
+from tests.lifecycle.test_freeze import TTL_MS, owner_of, wait_out_the_pause
 
 MUCH_LATER_MS = 700  # for a machine that is busy with other things
 
@@ -62,8 +62,7 @@ def test_code_that_runs_on_past_its_timeout_is_not_renewed(
 
     second = line.cloud.invoke("ShortFunction", {"key": "k", "id": "m2"})
     assert second.payload["answer"] == "at once"
-    while any(message.due_at_ms > SYSTEM_CLOCK.now().wall_ms for message in line.store.mailbox.peek("ShortFunction/k")):
-        SYSTEM_CLOCK.sleep_ms(10)  # what died with its run pauses, and goes behind what never ran (M6)
+    wait_out_the_pause(line, "ShortFunction")
     assert line.cloud.invoke("ShortFunction", {"key": "k", "id": "m3"}).payload["answer"] == "at once"
     go.touch()
     while not any(each.fact == "lost" for each in line.facts):
