@@ -1427,6 +1427,15 @@ def test_large_body_of_a_later_version_hides_no_other(bench: Bench) -> None:
     assert [message.id for message in raised.value.readable] == ["m2"]
 
 
+def test_dead_letter_that_was_written_without_an_answer_is_taken_back(bench: Bench) -> None:
+    """M6: its message is not dead, since the settle was never sent."""
+    claim(bench.a, "A", 1)
+    bench.a.faults = [bench.a.reply_lost] * 3
+    with pytest.raises(LeaseUnavailable):
+        settle(bench.a, "A", failed=[Failure(id="m1", error="no")], policy=Policy(max_attempts=1))
+    assert bench.place.items(bench.pk()) == ["lease"]
+
+
 def test_dead_letter_whose_settle_was_lost_to_another_is_taken_back(bench: Bench) -> None:
     """M6: written first, and deleted when the settle is refused for good."""
     claim(bench.a, "A", 1)

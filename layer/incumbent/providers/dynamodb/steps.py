@@ -107,9 +107,14 @@ class Steps:
         ]
         fences = {trace.id: trace.fence for trace in decided.ended if trace.outcome == "dead"}
         names = [secrets.token_hex(8) for _ in letters]
-        for rank, (each, name) in enumerate(zip(letters, names, strict=True), len(before.ended)):
-            # The rank: what died just before has a trace already.
-            self.table.put(call, item.dead_item(call.pk, each, fences.get(each.id, before.fence), rank, name))
+        try:
+            for rank, (each, name) in enumerate(zip(letters, names, strict=True), len(before.ended)):
+                # The rank: what died just before has a trace already.
+                self.table.put(call, item.dead_item(call.pk, each, fences.get(each.id, before.fence), rank, name))
+        except LeaseUnavailable:  # one may have been written, and nothing says that its message is dead
+            for each, name in zip(letters, names, strict=True):
+                self.table.sweep(call, item.dead_name(each.id, name))
+            raise
         left: list[Stored] = []
 
         def plan(now_ms: int) -> tuple[Update, A] | None:
