@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-# Endings of names, in small letters and without "-" and "_": of headers, query parameters, and fields of a request's
-# context. So X-Api-Key and apiKey are one name, and apiKeyId is another.
+# Endings of names, in small letters and without "-", "_", "." and a final "[]": of headers, query parameters, and
+# fields of a request's context. So X-Api-Key and apiKey are one name, and apiKeyId is another.
 _SECRET = re.compile(
     r"(?:authorization|cookies?|password|passwd|passphrase|secret|token|jwt|jwtassertion|apikey|subscriptionkey"
     r"|secretaccesskey|credentials?|xamzsignature|xamznoidcdata|secwebsocketprotocol|xoriginverify|challengeanswer"
-    r")\Z|\A(?:x?auth|sig)\Z"
+    r"|(?:auth|private|secret|signing|functions|encryptioncustomer)key|passcode|pwd"
+    r")\Z|\Ax?(?:auth|bearer|dpop|otp|pass|sig|signature)\Z"
 )
 # The address to which a run sends its answer, or the token by which it continues: a later run needs them.
 _HARMLESS = re.compile(r"(?:next|page|continuation|task|result|request|idempotency|sync)token\Z")
@@ -44,6 +45,7 @@ _PARTS = frozenset(
     }
 )
 _PAIR = re.compile(r"(\A|[?&;])([^=&?#;\s]+)=([^&#;\s]+)")
+_NO_MARKS = str.maketrans("", "", "-_.")
 _WHOLE = frozenset({"authorizationtoken", "cookies", "identitysource", "password", "privatechallengeparameters"})
 
 
@@ -105,4 +107,4 @@ def _is_secret(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    return name.lower().removesuffix("[]").translate(_NO_MARKS)

@@ -147,10 +147,22 @@ SECRET = "s3cret"
 
 def requests() -> dict[str, Any]:
     """Events of all kinds of requests with a secret in every place where one may stand."""
-    headers = {"Authorization": SECRET, "accept": "kept", "Cookie": SECRET, "X-Api-Key": SECRET}
+    others = (
+        "X-Auth-Key",
+        "X-Private-Key",
+        "X-Functions-Key",
+        "Signing-Key",
+        "DPoP",
+        "X-Otp",
+        "X-Passcode",
+        "X.Api.Key",
+    )
+    aws = "x-amz-server-side-encryption-customer-key"
+    headers = {"Authorization": SECRET, "accept": "kept", "Cookie": SECRET, "X-Api-Key": SECRET, aws: SECRET}
+    headers |= dict.fromkeys(others, SECRET)
     lists = {header: [value] for header, value in headers.items()}
-    query = {"access_token": SECRET, "X-Amz-Signature": SECRET, "order": "kept"}
-    text = f"order=kept&access_token={SECRET}&x=1"
+    query = {"access_token": SECRET, "X-Amz-Signature": SECRET, "order": "kept", "token[]": SECRET, "pwd": SECRET}
+    text = f"order=kept&access_token={SECRET}&x=1&Signature={SECRET}&token%5B%5D={SECRET}&secretKey={SECRET}"
     http = {
         "headers": headers,
         "multiValueHeaders": lists,
