@@ -508,11 +508,11 @@ def test_retries_are_told_and_shorter_pauses_too(
 
 
 def test_retry_of_a_killed_owner_comes_after_its_lease(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With pauses that are to the ttl as Lambda's are to 30 seconds, the retry finds the key free and runs."""
+    """With pauses that are to the ttl as Lambda's and the policy's are to 30 seconds, it finds the key free."""
     (tmp_path / "app.py").write_text(
         "import os, pathlib\n"
-        "from incumbent import leased\n"
-        "@leased(key='k', ttl_ms=600)\n"
+        "from incumbent import Policy, leased\n"
+        "@leased(key='k', ttl_ms=600, policy=Policy(pauses_ms=(20,)))\n"
         "def handler(event, context):\n"
         "    died = pathlib.Path(__file__).with_name('died')\n"
         "    if not died.exists():\n"
