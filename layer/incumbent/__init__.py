@@ -30,9 +30,9 @@ from incumbent.errors import (
     RetryLater,
     StoredFormatUnknown,
 )
-from incumbent.front import Sent, send, status
 from incumbent.lease import Lease, Stop, current_lease
 from incumbent.observe import Fact, Observer
+from incumbent.sending import Sent, send, status
 from incumbent.values import (
     Acquisition,
     Beat,

@@ -46,7 +46,7 @@ from incumbent.wakers import LambdaWaker
 
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-_LONGEST_MS = 1_800_000  # until nothing runs or is to be retried any more
+_MAX_MS = 1_800_000  # until nothing runs or is to be retried any more
 MAX_SKIPPED = 20  # records that could not be read, a line each
 
 QUIET = {"POWERTOOLS_METRICS_DISABLED": "true"}  # their lines are for CloudWatch; --env shows them all the same
@@ -208,7 +208,7 @@ def _invoke(arguments: argparse.Namespace) -> int:
         cloud.check_function(arguments.function)
         errors(printable(f"{arguments.function} ({_header(arguments, ready)})"))
         invocation = cloud.submit(arguments.function, event, asynchronous=arguments.asynchronous).result()
-        cloud.wait_idle(_LONGEST_MS)
+        cloud.wait_idle(_MAX_MS)
     say(json_text(invocation.payload if invocation.ok else invocation.error, indent=2))
     return GOOD if invocation.ok else BAD
 
@@ -387,7 +387,7 @@ def _pauses(text: str) -> tuple[int, ...]:
         pauses = tuple(round(float(each) * 1_000) for each in text.split(","))
     except (ValueError, OverflowError):
         pauses = (-1,)
-    if not all(0 <= pause <= _LONGEST_MS for pause in pauses):
+    if not all(0 <= pause <= _MAX_MS for pause in pauses):
         raise argparse.ArgumentTypeError(f"{text!r} is not one or more numbers of seconds, such as 60,120")
     return pauses
 

@@ -163,7 +163,7 @@ class Mailbox(Protocol):
         count. ``origin`` is recorded with the key when the caller comes to own it; a field that it lacks keeps the
         value that an earlier call gave.
 
-        A message found out of attempts moves to the dead letters and is listed in the answer's ``buried`` (M6).
+        A message found out of attempts moves to the dead letters and is listed in the answer's ``dead_lettered`` (M6).
 
         Raises ``MailboxFull``, ``MessageInvalid`` and ``MessageTooLarge`` (M7), ``LeaseUnavailable`` (R9),
         ``StoredFormatUnknown`` (M12).
@@ -190,8 +190,8 @@ class Mailbox(Protocol):
         ``dropped``: the caller's own event, whose source is told of the failure; it is removed unless it is promised
         (M3), and counts as failed then. ``deferred``: these keep their place, promised, and their delivery to this run
         is not counted. What the run was given and is not named has died with it (M6). With neither ``next_owner`` nor
-        ``ticket`` the key is freed whatever waits (M8: orphans). The answer's ``buried`` lists what moved to the dead
-        letters.
+        ``ticket`` the key is freed whatever waits (M8: orphans). The answer's ``dead_lettered`` lists what moved to
+        the dead letters.
 
         Raises ``LeaseLost`` when the caller's lease is over; then nothing was settled (R3).
         """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
-from incumbent import durable, loops, observe, powertools, providers, results
+from incumbent import async_handlers, durable, observe, powertools, providers, results
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import (
     LeaseProvider,
@@ -35,7 +35,7 @@ from incumbent.errors import (
 )
 from incumbent.lease import Lease
 from incumbent.policies import policy_in_force
-from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work, as_stored
+from incumbent.runs import Call, Completed, Outcome, Postponed, Runner, Settings, Work, as_stored
 from incumbent.sources import Source, source_of, stored_form
 from incumbent.validation import check_keyspace, check_message_id, fit_message_id, flag, full_key, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
@@ -206,19 +206,19 @@ def leased(
 
     def decorate(handler: F) -> F:
         _refuse(handler, "leased")
-        run = loops.synchronous(handler)
+        run = async_handlers.synchronous(handler)
         gives_lease = _takes_lease(handler, _name_of(handler))
-        desk = _Desk(options(name=_name_of(handler)))
+        endpoint = _Endpoint(options(name=_name_of(handler)))
 
         @functools.wraps(handler)
         def leased_handler(event: Any, context: Any = None, **more: Any) -> Any:
-            desk.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
-            loops.refuse_to_nest(handler, desk.options.name)
+            endpoint.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
+            async_handlers.refuse_to_nest(handler, endpoint.options.name)
 
             def work(message: Message, lease: Lease) -> Any:
                 return run(lease, message.event, context, **more, **({"lease": lease} if gives_lease else {}))
 
-            return desk.handle(event, context, work)
+            return endpoint.handle(event, context, work)
 
         setattr(leased_handler, _MARK, True)
         return cast("F", leased_handler)
@@ -293,7 +293,7 @@ def leased_function(
 
     def decorate(function: Callable[..., Any]) -> LeasedFunction:
         _refuse(function, "leased_function")
-        run = loops.synchronous(function)
+        run = async_handlers.synchronous(function)
         gives_lease = _takes_lease(function, _name_of(function))
         signature = _signature(function)
         names = [name for name in signature.parameters if name != "lease"]
@@ -302,7 +302,7 @@ def leased_function(
             raise ConfigurationError(f"leased_function: {_name_of(function)} has no argument {named!r}")
         _refuse_more_arguments(function, signature, named)
         made_anew = load or _data_class(signature.parameters[named].annotation)
-        desk = _Desk(chosen(name=_name_of(function)), one_of_several=True)
+        endpoint = _Endpoint(chosen(name=_name_of(function)), one_of_several=True)
 
         def call(arguments: dict[str, Any], event: Any, lease: Lease) -> Any:
             given = {**arguments, named: event, **({"lease": lease} if gives_lease else {})}
@@ -313,8 +313,8 @@ def leased_function(
 
         @functools.wraps(function)
         def leased_call(*args: Any, **kwargs: Any) -> Any:
-            desk.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
-            loops.refuse_to_nest(function, desk.options.name)
+            endpoint.check_order(sys._getframe(1))  # noqa: SLF001 - who calls can only be seen from here
+            async_handlers.refuse_to_nest(function, endpoint.options.name)
             arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
             if named not in arguments:
                 raise TypeError(
@@ -335,24 +335,24 @@ def leased_function(
             def own_work(message: Message, lease: Lease) -> Any:
                 return call(arguments, event if message.event is event else remake(message.event), lease)
 
-            return desk.handle(
+            return endpoint.handle(
                 event if raw is None else raw,
                 context,
                 lambda message, lease: call(others, remake(message.event), lease),
                 own_work=own_work,
                 own_event=event,
-                hands_over=desk.waker() is not None,
+                hands_over=endpoint.waker() is not None,
                 may_resume=False,
             )
 
         def resume(event: Any, context: Any = None) -> bool:
             """Continue a key of this function if ``event`` is its resume event. Return whether it was one."""
             wake = Wake.from_event(event)
-            if wake is None or not desk.has(wake):
+            if wake is None or not endpoint.has(wake):
                 return False
             given: dict[str, Any] = {name: context for name in _CONTEXTS if name in names}
             remake = made_anew or _as_it_is
-            desk.handle(event, context, lambda message, lease: call(given, remake(message.event), lease))
+            endpoint.handle(event, context, lambda message, lease: call(given, remake(message.event), lease))
             return True
 
         leased_call.resume = resume  # type: ignore[attr-defined]
@@ -443,7 +443,7 @@ def _refuse_more_arguments(function: Callable[..., Any], signature: inspect.Sign
             )
 
 
-class _Desk:
+class _Endpoint:
     """Serves the events of one decorated handler: reads key and id, runs or stores the event, makes the answer."""
 
     def __init__(self, options: _Options, *, one_of_several: bool = False) -> None:
@@ -492,7 +492,7 @@ class _Desk:
             if self.options.logger is not None:
                 work = powertools.with_keys(self.options.logger, work)
             checked = work if call is None else _checked(work, call, answers=not self.one_of_several)
-            watched = checked if call is None else _watched(providers.staged(call.key, checked), raised)
+            watched = checked if call is None else _watched(providers.staged(call.full_key, checked), raised)
             outcome = Idle() if call is None else self.runner().serve(call, watched)
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge) as error:
@@ -530,8 +530,8 @@ class _Desk:
         stored = options.store(event)
         results.refuse_unfinished(stored, f"{options.name}: store")
         return Call(
-            key=key,
-            name=name,
+            full_key=key,
+            key=name,
             said={"key": given, "message_id": message_id},
             message=Message(id=self.stored_id(message_id, name), event=stored),
             event=_own(event, own_event),
@@ -554,8 +554,8 @@ class _Desk:
             return None
         request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
         return Call(
-            key=wake.key,
-            name=self.name_of(wake.key),
+            full_key=wake.key,
+            key=self.name_of(wake.key),
             message=None,
             ticket=wake.ticket,
             hops=wake.hops,
@@ -573,11 +573,11 @@ class _Desk:
         """Answer the source by the table *Who may retry*."""
         options = self.options
         if call is None or call.message is None:
-            return {"status": "resumed" if isinstance(outcome, Ran) else "idle"}
-        if isinstance(outcome, Ran):
+            return {"status": "resumed" if isinstance(outcome, Completed) else "idle"}
+        if isinstance(outcome, Completed):
             return outcome.result
         if options.on_busy is not None:
-            asked = Routed(owner=None) if isinstance(outcome, Later) else outcome
+            asked = Routed(owner=None) if isinstance(outcome, Postponed) else outcome
             if isinstance(asked, Routed | Duplicate | Busy):
                 made = options.on_busy(event, context, outcome=asked)
                 results.refuse_unfinished(made, f"{options.name}: on_busy")
@@ -586,7 +586,7 @@ class _Desk:
             self.refuse_a_result(call, outcome)
         said = call.said
         match outcome:
-            case Later() | Routed():
+            case Postponed() | Routed():
                 return source.answer(202, {"status": "accepted", **said})
             case Duplicate(state="waiting" | "running"):
                 return source.answer(202, {"status": "accepted", "state": outcome.state, **said})
@@ -594,34 +594,34 @@ class _Desk:
                 return source.answer(200, {"status": outcome.state, **said})
             case Busy() if options.settings.when_busy == "reject":
                 message = (
-                    f"another invocation owns key {call.name!r} and when_busy is 'reject': nothing was stored, and the "
+                    f"another invocation owns key {call.key!r} and when_busy is 'reject': nothing was stored, and the "
                     "source keeps its event"
                 )
                 if not source.http:
-                    raise LeaseBusy(message, key=call.name)
+                    raise LeaseBusy(message, key=call.key)
                 return source.answer(409, {"error": "LeaseBusy", "message": "the key is busy; retry"}, _RETRY_AFTER)
             case Busy():
                 return source.answer(200, {"status": "skipped", **said})
             case Idle():  # a late copy of a claim whose run has failed since; its source was told
                 raise LeaseUnavailable(
-                    f"message {call.message.id!r} of key {call.name!r} was claimed by this call before and failed; it "
+                    f"message {call.message.id!r} of key {call.key!r} was claimed by this call before and failed; it "
                     "is not stored, so deliver it again",
-                    key=call.name,
+                    key=call.key,
                 )
 
     def refuse_a_result(self, call: Call, outcome: Outcome) -> None:
         """Raise instead of answering: a state machine would take any answer for the result of its task."""
         if isinstance(outcome, Duplicate) and outcome.state in ("handled", "dead"):
             raise DuplicateMessage(
-                f"message {call.said['message_id']!r} of key {call.name!r} is {outcome.state} already, and its result "
+                f"message {call.said['message_id']!r} of key {call.key!r} is {outcome.state} already, and its result "
                 "is not kept: catch DuplicateMessage and read what the run wrote, or give on_busy=",
-                key=call.name,
+                key=call.key,
                 state=outcome.state,
             )
-        if self.options.settings.when_busy == "reject" and isinstance(outcome, Later | Routed | Duplicate):
+        if self.options.settings.when_busy == "reject" and isinstance(outcome, Postponed | Routed | Duplicate):
             raise LeaseBusy(
-                f"message {call.said['message_id']!r} of key {call.name!r} runs or waits already: try again later",
-                key=call.name,
+                f"message {call.said['message_id']!r} of key {call.key!r} runs or waits already: try again later",
+                key=call.key,
             )
 
     # --- reading an event
@@ -721,13 +721,13 @@ class _Desk:
         remaining = getattr(context, "get_remaining_time_in_millis", None)
         if not callable(remaining):
             return None
-        left_ms, stop_before_ms = remaining(), self.options.settings.stop_before_ms
-        if stop_before_ms is not None and left_ms <= stop_before_ms and not self.one_of_several:
+        time_left_ms, stop_before_ms = remaining(), self.options.settings.stop_before_ms
+        if stop_before_ms is not None and time_left_ms <= stop_before_ms and not self.one_of_several:
             raise ConfigurationError(
-                f"{self.options.name}: the invocation has {left_ms:,} ms and stop_before_ms is {stop_before_ms:,}: "
-                "every run would be told to stop as it begins; raise the function's timeout"
+                f"{self.options.name}: the invocation has {time_left_ms:,} ms and stop_before_ms is "
+                f"{stop_before_ms:,}: every run would be told to stop as it begins; raise the function's timeout"
             )
-        return self.options.clock.now().plus(left_ms)
+        return self.options.clock.now().plus(time_left_ms)
 
     def check_order(self, caller: FrameType | None) -> None:
         """Refuse Powertools' decorators above this one that must not see a resume event or store an answer.
@@ -799,7 +799,7 @@ class _Desk:
         return self._auto_waker
 
 
-_MOST_NUMBER = 10**256  # a larger number is refused as key and as id
+_MAX_NUMBER = 10**256  # a larger number is refused as key and as id
 
 _JSON = (dict, list, str, int, float, bool, type(None))
 
@@ -1017,6 +1017,6 @@ def _as_text(value: object) -> object:
     """Return a whole number as its digits, any text (an enum's too) as plain text, and other values unchanged."""
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
         return int.__repr__(value)
     return value

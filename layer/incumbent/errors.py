@@ -22,7 +22,7 @@ The text of an error says what happened, to which key, and what to do. Its attri
 from collections.abc import Sequence
 from typing import Any
 
-LONGEST_PAUSE_MS = 86_400_000
+MAX_PAUSE_MS = 86_400_000
 _NAMED = 10  # records, in the error of a listing
 
 
@@ -157,9 +157,9 @@ class RetryLater(IncumbentError):
 
     def __init__(self, after_ms: int, reason: str = "the handler asked for a pause") -> None:
         """Refuse a pause that is not a whole number of milliseconds from 0 to one day."""
-        if type(after_ms) is not int or not 0 <= after_ms <= LONGEST_PAUSE_MS:
+        if type(after_ms) is not int or not 0 <= after_ms <= MAX_PAUSE_MS:
             raise ConfigurationError(
-                f"RetryLater(after_ms={after_ms!r}): pass whole milliseconds from 0 to {LONGEST_PAUSE_MS:,}"
+                f"RetryLater(after_ms={after_ms!r}): pass whole milliseconds from 0 to {MAX_PAUSE_MS:,}"
             )
         super().__init__(f"{reason}: again in {after_ms} ms")
         self.after_ms = after_ms

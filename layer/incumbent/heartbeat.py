@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
-from incumbent.tries import worth_until
+from incumbent.retry import worth_until
 
 _RETRY_MS = 250
 

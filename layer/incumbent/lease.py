@@ -108,8 +108,8 @@ class Lease:
         """Why this run should end now, or ``None``. Check it between steps; it sends no request."""
         if self._ended or self._heartbeat.loss is not None:
             return Stop.LOST
-        left_ms = self.time_left_ms
-        if left_ms is not None and left_ms <= self._stop_before_ms:
+        time_left_ms = self.time_left_ms
+        if time_left_ms is not None and time_left_ms <= self._stop_before_ms:
             return Stop.DEADLINE
         return None
 

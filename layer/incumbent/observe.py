@@ -42,8 +42,8 @@ class Fact:
 
     ``sent`` is a message that ``send`` has stored. ``outcome`` is the state for ``sent`` and ``duplicate``; for an
     ended run it is ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan it is ``woken``, ``failed``,
-    ``untargeted``, ``paused`` or ``left``. ``holder`` is the owner of the key when that is not this invocation. ``ms``
-    is the duration of a run or a hold, or how long an orphan has been one.
+    ``untargeted``, ``paused`` or ``remaining``. ``holder`` is the owner of the key when that is not this invocation.
+    ``ms`` is the duration of a run or a hold, or how long an orphan has been one.
 
     ``dead`` is a message that moved to the dead letters. ``orphan`` is a key that the sweeper found, of function
     ``target``; only the first of each target that could not be woken gives the reason, in ``error``. ``swept`` ends

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 EVERYTHING = 10_000
 _SHORT = 100
 _NAMED = 10  # keyspaces
-FATES = ("woken", "failed", "untargeted", "paused", "left")  # in the order in which a sweep's end says them
+FATES = ("woken", "failed", "untargeted", "paused", "remaining")  # in the order in which a sweep's end says them
 
 
 class Store(LeaseProvider, Mailbox, Archive, Protocol):

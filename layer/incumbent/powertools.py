@@ -42,7 +42,7 @@ _FLAGS_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
 
 
 _AT_ONCE: frozenset[FactName] = frozenset({"lost", "dead"})
-_MOST_FACTS = 50  # of a line: CloudWatch takes 100 values of a metric
+_MAX_FACTS = 50  # of a line: CloudWatch takes 100 values of a metric
 
 
 class PowertoolsMetrics:
@@ -126,7 +126,7 @@ class CollectedMetrics:
             return
         with self._lock:
             self._facts.append(fact)
-            full = len(self._facts) >= _MOST_FACTS
+            full = len(self._facts) >= _MAX_FACTS
         if full or fact.fact in _AT_ONCE:
             self.flush()
 

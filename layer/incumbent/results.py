@@ -22,7 +22,7 @@ from incumbent.errors import ConfigurationError, ResultRefused
 MAX_RESULT_BYTES = 6_291_556
 """The largest answer that Lambda takes, in bytes as sent."""
 
-MOST_VALUES = 10_000
+MAX_VALUES = 10_000
 """How many values in a result are looked at for unfinished work, the outer ones first."""
 
 _FUTURES = (("concurrent.futures", "Future"), ("multiprocessing.pool", "ApplyResult"))
@@ -70,7 +70,7 @@ def refuse_unfinished(answer: object, said: str) -> None:
 def check_done(result: object, key: str) -> None:
     """Refuse work that is not done: it would run, if at all, after the lease was released.
 
-    Looks into dicts, lists, tuples and sets, at ``MOST_VALUES`` values at most.
+    Looks into dicts, lists, tuples and sets, at ``MAX_VALUES`` values at most.
     """
     found = [value for value in _values_in(result) if unfinished(value)]
     if not found:
@@ -92,7 +92,7 @@ def _values_in(result: object) -> list[object]:
             continue
         seen.add(id(value))
         inner = dict.values(value) if isinstance(value, dict) else value
-        values.extend(islice(inner, MOST_VALUES - len(values)))
+        values.extend(islice(inner, MAX_VALUES - len(values)))
     return values
 
 

@@ -27,7 +27,7 @@ from incumbent.values import Failure, MessageState, Origin, Orphan, Policy
 
 LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept
 BEYOND = 100  # M7: how many messages owners that die may leave behind in a mailbox that is full
-MOST_STORED = 1_000 + BEYOND  # M7: of a key, whatever its policy is
+MAX_STORED = 1_000 + BEYOND  # M7: of a key, whatever its policy is
 REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
 
 
@@ -37,12 +37,12 @@ class Stored:
 
     id: str
     body: str
-    by: str
+    claimed_by: str
     promised: bool
     stored_ms: int
     attempts: int = 0
     due_ms: int = 0
-    given: int = 0
+    delivered_fence: int = 0
     error: str | None = None
 
 
@@ -52,7 +52,7 @@ class Ended:
 
     id: str
     outcome: Literal["handled", "dead", "failed"]
-    by: str
+    claimed_by: str
     fence: int
     at_ms: int
 
@@ -70,7 +70,7 @@ class Dead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class TenureEnd:
     """How the last tenure that did not expire ended: the evidence for a repeated call (R8: lost replies).
 
     ``fence`` is the tenure's for a release or a settle that freed the key, else the new grant's.
@@ -97,7 +97,7 @@ class KeyState:
     mail: tuple[Stored, ...] = ()
     ended: tuple[Ended, ...] = ()
     dead: tuple[Dead, ...] = ()
-    left: Left | None = None
+    tenure_end: TenureEnd | None = None
     block: bool = False
     pauses_ms: tuple[int, ...] = ()
     origin: Origin | None = None
@@ -145,7 +145,7 @@ class Known:
 class Freed:
     """The key is free; ``left`` messages are stored."""
 
-    left: int
+    remaining: int
 
 
 Nothing = Literal["nothing due"]
@@ -174,7 +174,7 @@ def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
         state = _end_runs(state, now_ms, skew_ms)
     found: list[Stored] = []
     for message in state.mail:
-        if live and message.given == state.fence:
+        if live and message.delivered_fence == state.fence:
             continue
         if message.due_ms <= now_ms:
             found.append(message)
@@ -185,14 +185,14 @@ def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
 
 def given(state: KeyState) -> tuple[Stored, ...]:
     """Return the messages that the present tenure was given."""
-    return tuple(message for message in state.mail if message.given == state.fence)
+    return tuple(message for message in state.mail if message.delivered_fence == state.fence)
 
 
 def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew_ms: int = 0) -> MessageState | None:
     """Return the state of an id, within the window (M5); the messages of an expired owner wait (R3)."""
     for message in state.mail:
         if message.id == message_id:
-            running = owned(state, now_ms, skew_ms) and message.given == state.fence
+            running = owned(state, now_ms, skew_ms) and message.delivered_fence == state.fence
             return "running" if running else "waiting"
     for trace in reversed(state.ended):  # the latest counts: a dead letter that was put back may end again
         if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
@@ -230,13 +230,13 @@ def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int =
         fence=max(state.fence + 1, now_ms * 1_000),
         expires_ms=now_ms + ttl_ms,
         since_ms=now_ms,
-        left=None,
+        tenure_end=None,
     )
 
 
-def _free(state: KeyState, now_ms: int, left: Left) -> KeyState:
+def _free(state: KeyState, now_ms: int, end: TenureEnd) -> KeyState:
     """End a tenure on purpose: the key is free from now on."""
-    return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, left=left)
+    return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, tenure_end=end)
 
 
 def _ended_ms(state: KeyState, skew_ms: int) -> int:
@@ -250,16 +250,16 @@ def _end_runs(state: KeyState, now_ms: int, skew_ms: int = 0) -> KeyState:
     Such a message pauses as if it had failed when the tenure ended, and goes behind all that wait; where paused
     messages block, it keeps its place.
     """
-    if not any(message.given for message in state.mail):
+    if not any(message.delivered_fence for message in state.mail):
         return state
     ended_ms = min(now_ms, _ended_ms(state, skew_ms))
     kept: list[Stored] = []
     behind: list[Stored] = []
     for message in state.mail:
-        if not message.given:
+        if not message.delivered_fence:
             kept.append(message)
             continue
-        died = replace(message, given=0, due_ms=ended_ms + _pause_ms(state.pauses_ms, message.attempts))
+        died = replace(message, delivered_fence=0, due_ms=ended_ms + _pause_ms(state.pauses_ms, message.attempts))
         (kept if state.block else behind).append(died)
     return replace(state, mail=(*kept, *behind))
 
@@ -281,7 +281,7 @@ def _note(state: KeyState, policy: Policy) -> KeyState:
 
 def _running(state: KeyState) -> list[str]:
     """The ids of what the last tenure was given and did not settle yet."""
-    return [message.id for message in state.mail if message.given]
+    return [message.id for message in state.mail if message.delivered_fence]
 
 
 def _bury_spent(state: KeyState, ids: Sequence[str], now_ms: int, max_attempts: int) -> KeyState:
@@ -312,13 +312,13 @@ def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
     )
 
 
-def buried(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
+def dead_lettered(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
     """Return the messages that became dead letters between two states (M6), in order."""
     return tuple(letter for letter in after.dead if letter not in before.dead)
 
 
 def _trace(state: KeyState, message: Stored, outcome: Literal["handled", "dead", "failed"], now_ms: int) -> Ended:
-    return Ended(id=message.id, outcome=outcome, by=message.by, fence=state.fence, at_ms=now_ms)
+    return Ended(id=message.id, outcome=outcome, claimed_by=message.claimed_by, fence=state.fence, at_ms=now_ms)
 
 
 def _change(state: KeyState, ids: Iterable[str], change: Callable[[Stored], Stored]) -> KeyState:
@@ -341,7 +341,9 @@ def _deliver(state: KeyState, now_ms: int, max_attempts: int) -> KeyState:
 
 def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
     """Give messages to the present tenure, and count each delivery in the same step (M6)."""
-    return _change(state, ids, lambda message: replace(message, attempts=message.attempts + 1, given=state.fence))
+    return _change(
+        state, ids, lambda message: replace(message, attempts=message.attempts + 1, delivered_fence=state.fence)
+    )
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
@@ -394,7 +396,7 @@ def release(state: KeyState, now_ms: int, owner: str, fence: int | None = None) 
     """Free the key if its live owner asks, in its own tenure; for any other caller change nothing (R5)."""
     if not owned_by(state, owner, now_ms, fence):
         return state
-    return _free(state, now_ms, Left(how="released", owner=owner, successor=None, fence=state.fence))
+    return _free(state, now_ms, TenureEnd(how="released", owner=owner, successor=None, fence=state.fence))
 
 
 def transfer(
@@ -410,12 +412,12 @@ def transfer(
     """Pass the key on in one step, with a full ttl and a new fence; the same call repeated returns true again (R6)."""
     if owned_by(state, owner, now_ms, fence):
         new = _grant(state, successor, now_ms, ttl_ms)
-        moved = Left(how="transferred", owner=owner, successor=successor, fence=new.fence)
-        return replace(new, left=moved), True
-    left = state.left
+        moved = TenureEnd(how="transferred", owner=owner, successor=successor, fence=new.fence)
+        return replace(new, tenure_end=moved), True
+    end = state.tenure_end
     if (
-        left is not None
-        and (left.how, left.owner, left.successor, left.fence) == ("transferred", owner, successor, state.fence)
+        end is not None
+        and (end.how, end.owner, end.successor, end.fence) == ("transferred", owner, successor, state.fence)
         and owned_by(state, successor, now_ms)
     ):
         return state, True
@@ -446,7 +448,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
         return _claim_again(_with_target(state, origin), now_ms, message, policy, as_ticket=as_ticket)
     for trace in state.ended:
-        if trace.outcome == "failed" and trace.by == owner and now_ms - trace.at_ms < policy.window_ms:
+        if trace.outcome == "failed" and trace.claimed_by == owner and now_ms - trace.at_ms < policy.window_ms:
             return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
     if message is None:
         redeems = ticket is not None and state.owner == ticket  # M9
@@ -458,7 +460,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
 
     for trace in reversed(state.ended):  # (2) handled or dead within the window; the latest counts
         if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
-            if trace.by == owner:  # routed by this very claim, and finished since (R8)
+            if trace.claimed_by == owner:  # routed by this very claim, and finished since (R8)
                 return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
             return state, Known(
                 state="handled" if trace.outcome == "handled" else "dead",
@@ -468,12 +470,12 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         stored = known[message.id]
         if live:  # (3) it waits or runs: promised before the caller is told so (M3)
             promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)
-            if stored.by == owner:
+            if stored.claimed_by == owner:
                 return promised, Accepted(owner=state.owner, stored=len(state.mail))
-            running = stored.given == state.fence
+            running = stored.delivered_fence == state.fence
             return promised, Known(state="running" if running else "waiting", owner=state.owner)
         # (4) it waits and the key is free: now this caller's
-        mine = _change(state, [message.id], lambda m: replace(m, by=owner, promised=m.promised or as_ticket))
+        mine = _change(state, [message.id], lambda m: replace(m, claimed_by=owner, promised=m.promised or as_ticket))
         return _own(
             mine,
             now_ms,
@@ -581,14 +583,14 @@ def _own(
     if given(new):
         return new, _granted(new, now_ms)
     # There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.
-    freed = _free(new, now_ms, Left(how="released", owner=owner, successor=None, fence=new.fence))
+    freed = _free(new, now_ms, TenureEnd(how="released", owner=owner, successor=None, fence=new.fence))
     if wanted is None:
         return freed, "nothing due"
     if all(message.id != wanted.id for message in freed.mail):
         return freed, Known(state="dead", owner=None)
     # It pauses, or waits behind a paused one: the mailbox runs it when it is due (M6, M8), so it is promised (M3).
-    promised = _change(freed, [wanted.id], lambda m: replace(m, promised=True, by=wanted.by))
-    if wanted.by == owner:
+    promised = _change(freed, [wanted.id], lambda m: replace(m, promised=True, claimed_by=wanted.claimed_by))
+    if wanted.claimed_by == owner:
         return promised, Accepted(owner=None, stored=len(promised.mail))
     return promised, Known(state="waiting", owner=None)
 
@@ -628,17 +630,17 @@ def settle(
     running = _running(state)  # and not named: as after a crash
     state = _bury_spent(_end_runs(_note(state, policy), now_ms), running, now_ms, policy.max_attempts)
 
-    settled = Left(how="settled", owner=owner, successor=None, fence=state.fence)
+    settled = TenureEnd(how="settled", owner=owner, successor=None, fence=state.fence)
     if successor is None or not due(state, now_ms):
-        return _free(state, now_ms, settled), Freed(left=len(state.mail))
+        return _free(state, now_ms, settled), Freed(remaining=len(state.mail))
     new = _grant(state, successor, now_ms, ttl_ms)
     if ticket is not None:
         new = _change(new, [m.id for m in new.mail], lambda m: replace(m, promised=True))  # M3
     else:
         new = _deliver(new, now_ms, policy.max_attempts)
         if not given(new):  # all due messages were out of attempts
-            return _free(new, now_ms, settled), Freed(left=len(new.mail))
-    new = replace(new, left=Left(how="moved", owner=owner, successor=successor, fence=new.fence))
+            return _free(new, now_ms, settled), Freed(remaining=len(new.mail))
+    new = replace(new, tenure_end=TenureEnd(how="moved", owner=owner, successor=successor, fence=new.fence))
     return new, _granted(new, now_ms)
 
 
@@ -658,7 +660,7 @@ def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, polic
     return _change(
         state,
         [message.id],
-        lambda failed: replace(failed, due_ms=now_ms + pause_ms, error=failure.error, given=0),
+        lambda failed: replace(failed, due_ms=now_ms + pause_ms, error=failure.error, delivered_fence=0),
     )
 
 
@@ -669,8 +671,8 @@ def _put_back(state: KeyState, ids: Sequence[str]) -> KeyState:
         ids,
         lambda message: replace(
             message,
-            attempts=message.attempts - 1 if message.given == state.fence else message.attempts,
-            given=0,
+            attempts=message.attempts - 1 if message.delivered_fence == state.fence else message.attempts,
+            delivered_fence=0,
             promised=True,
         ),
     )
@@ -687,15 +689,15 @@ def _settled_before(
     repeated: bool,
 ) -> Granted | Freed | Lost | Unknown:
     """Answer a settle by a caller that is not the live owner: with its earlier effect, a loss, or unknown."""
-    left = state.left
-    if left is not None and left.owner == owner:
-        if left.how == "moved" and left.successor == successor and owned_by(state, left.successor or "", now_ms):
+    end = state.tenure_end
+    if end is not None and end.owner == owner:
+        if end.how == "moved" and end.successor == successor and owned_by(state, end.successor or "", now_ms):
             return _granted(state, now_ms)
-        if left.how == "settled":
-            return Freed(left=len(state.mail))
+        if end.how == "settled":
+            return Freed(remaining=len(state.mail))
     if repeated:  # R9
         if any(trace.id in finished and trace.fence == fence for trace in state.ended):
-            return Freed(left=len(state.mail))
+            return Freed(remaining=len(state.mail))
         return "unknown"
     return "lost"
 
@@ -736,9 +738,11 @@ def redrive(state: KeyState, now_ms: int, message_id: str) -> tuple[KeyState, bo
     """
     for letter in state.dead:
         if letter.id == message_id and all(stored.id != message_id for stored in state.mail):
-            if len(state.mail) >= MOST_STORED:
+            if len(state.mail) >= MAX_STORED:
                 return state, "full"
-            back = Stored(id=letter.id, body=letter.body, by="", promised=True, stored_ms=now_ms, error=letter.error)
+            back = Stored(
+                id=letter.id, body=letter.body, claimed_by="", promised=True, stored_ms=now_ms, error=letter.error
+            )
             rest = tuple(trace for trace in state.ended if (trace.id, trace.outcome) != (message_id, "dead"))
             return replace(purge(state, message_id)[0], mail=(*state.mail, back), ended=rest), True
     return state, False

@@ -56,8 +56,8 @@ from incumbent.values import (
 )
 from incumbent.wakers import TICKET, Wake, Waker, send_wake
 
-LEAST_TTL_MS = 100  # shorter ones end before a run can begin; what says 30 means seconds
-LONGEST_ERROR = 500  # characters of an exception kept with its message
+MIN_TTL_MS = 100  # shorter ones end before a run can begin; what says 30 means seconds
+MAX_ERROR = 500  # characters of an exception kept with its message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Settings:
         given: object = self.policy
         if not isinstance(given, Policy):
             raise ConfigurationError(f"policy is {shown(given)}: give a Policy(...)")
-        check_ms("ttl_ms", self.ttl_ms, LEAST_TTL_MS, MAX_TTL_MS)
+        check_ms("ttl_ms", self.ttl_ms, MIN_TTL_MS, MAX_TTL_MS)
         if self.renew_every_ms is not None:
             check_ms("renew_every_ms", self.renew_every_ms, 1, MAX_TTL_MS)
             if self.renew_every_ms * 2 > self.ttl_ms:
@@ -119,13 +119,13 @@ class Settings:
 class Call:
     """The input of one invocation: its key, and its own message or the ticket with which it was woken.
 
-    ``key`` is the provider's, ``name`` the user's. ``message`` is the stored form of the event, ``event`` what this
-    invocation's run gets. ``said`` holds the key and id for the answer. ``synchronous``: a caller waits for the
-    answer. ``comes_again``: after a failure the source delivers the event again under the same id.
+    ``full_key`` is the provider's, with its keyspace; ``key`` is the user's. ``message`` is the stored form of the
+    event, ``event`` what this invocation's run gets. ``said`` holds the key and id for the answer. ``synchronous``: a
+    caller waits for the answer. ``comes_again``: after a failure the source delivers the event again under the same id.
     """
 
+    full_key: str
     key: str
-    name: str
     message: Message | None
     said: Mapping[str, str] = field(default_factory=dict)
     event: Any = None
@@ -142,20 +142,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class Completed:
     """This invocation's message ran; ``result`` is what it returned. A woken invocation has no result."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
+class Postponed:
     """This invocation's message is promised and runs later: it deferred itself, or older ones go first."""
 
-    why: Literal["deferred", "behind"]
+    reason: Literal["deferred", "queued"]
 
 
-Outcome: TypeAlias = Ran | Later | Routed | Duplicate | Busy | Idle
+Outcome: TypeAlias = Completed | Postponed | Routed | Duplicate | Busy | Idle
 Work: TypeAlias = Callable[[Message, Lease], Any]
 
 
@@ -216,7 +216,7 @@ class Runner:
         Raises what the run of this invocation's message raised, ``LeaseLost`` when a run lost its lease, and the errors
         of the store's calls.
         """
-        stay = _Stay(self, call, work)
+        stay = _Invocation(self, call, work)
         try:
             return stay.serve()
         except LeaseUnavailable as error:
@@ -229,7 +229,7 @@ class Runner:
             stay.flush()
 
 
-class _Stay:
+class _Invocation:
     """One invocation's work on a key, from the claim to the answer."""
 
     def __init__(self, runner: Runner, call: Call, work: Work) -> None:
@@ -242,7 +242,7 @@ class _Stay:
         self.process = os.getpid()
         self.began = runner.clock.now()
         self.longest_ms = 0
-        self.own: Ran | Later | None = None
+        self.own: Completed | Postponed | None = None
         self.own_is_promised = False
         self.own_is_settled = False
         self.has_made_room = False
@@ -255,29 +255,29 @@ class _Stay:
         """Follow the diagram at the top of this module."""
         claim = self.claim()
         while isinstance(claim, _Tenure):
-            self.go_on(claim)
+            self.run_until_settled(claim)
             if self.own_error is not None:
                 raise self.own_error
             if self.own is not None:
                 return self.own
             if self.call.message is None:
-                return Ran()
+                return Completed()
             if self.own_is_promised:
-                return Later(why="behind")
+                return Postponed(reason="queued")
             # The key is free, and this invocation's message waits behind a pause: a claim now promises it (M3).
             claim = self.claim()
         return claim
 
-    def go_on(self, tenure: _Tenure | None) -> None:
+    def run_until_settled(self, tenure: _Tenure | None) -> None:
         """Run one message after the other, as long as this invocation gets a next one."""
         while tenure is not None:
-            if self.must_not_wait(tenure):
+            if self.should_hand_over_first(tenure):
                 behind = [message.id for message in tenure.messages]
                 tenure = self.settle(tenure, deferred=behind, another=False)
                 continue
             run = self.run(tenure)
             try:
-                tenure = self.conclude(tenure, run)
+                tenure = self.finish_run(tenure, run)
             except LeaseUnavailable as error:
                 if not self.own_is_settled:
                     raise
@@ -285,10 +285,10 @@ class _Stay:
                 self.tell("store_error", owner=run.lease.owner, error=describe(error))
                 return
 
-    def must_not_wait(self, tenure: _Tenure) -> bool:
+    def should_hand_over_first(self, tenure: _Tenure) -> bool:
         """Return whether a caller waits for the answer while older messages go first and can be handed over."""
         return (
-            self.hurried()
+            self.caller_waits()
             and self.own_is_open()
             and self.can_wake()
             and not self.has_own([message.id for message in tenure.messages])
@@ -302,7 +302,7 @@ class _Stay:
             return self.acquire(owner)
         try:
             answer = mailbox.claim(
-                call.key,
+                call.full_key,
                 owner,
                 settings.ttl_ms,
                 call.message,
@@ -316,10 +316,10 @@ class _Stay:
                 raise
             # The key is free, so no owner makes room: this invocation does, as if it had been woken (M7: limits).
             self.has_made_room = True
-            _Stay(self.runner, replace(call, message=None, ticket=None), self.work).serve()
+            _Invocation(self.runner, replace(call, message=None, ticket=None), self.work).serve()
             return self.claim()
         if isinstance(answer, Claimed | Duplicate | Idle):
-            self.told_dead(answer.buried)
+            self.report_dead(answer.dead_lettered)
         match answer:
             case Claimed():
                 self.tell(
@@ -345,7 +345,7 @@ class _Stay:
         if self.call.message is None:
             return Idle()
         sent = self.clock.now()
-        answer = self.runner.provider.acquire_lease(self.call.key, owner, self.settings.ttl_ms)
+        answer = self.runner.provider.acquire_lease(self.call.full_key, owner, self.settings.ttl_ms)
         if not answer.acquired:
             self.tell("busy", holder=answer.owner)
             return Busy(owner=answer.owner or "", expires_in_ms=getattr(answer, "expires_in_ms", None))
@@ -397,7 +397,7 @@ class _Stay:
         LOG.error(
             "a child process returned from the handler of key %r: it is ended here, and settles nothing; end it with "
             "os._exit(), or use multiprocessing",
-            self.call.name,
+            self.call.key,
             exc_info=run.error,
         )
         raise SystemExit(1) from run.error
@@ -414,12 +414,12 @@ class _Stay:
         sent = self.clock.now()
         have = [message.id for message in tenure.messages]
         try:
-            taken = mailbox.take(self.call.key, tenure.owner, settings.ttl_ms, have=have)
+            taken = mailbox.take(self.call.full_key, tenure.owner, settings.ttl_ms, have=have)
         except LeaseUnavailable as error:  # the lease stands, and so do the messages: they run next
             self.tell("store_error", owner=tenure.owner, error=describe(error))
             return tenure
         except LeaseLost as loss:
-            self.told_lost(tenure, loss)
+            self.report_lost(tenure, loss)
             raise
         return replace(
             tenure,
@@ -428,7 +428,7 @@ class _Stay:
             deadline=deadline(sent, settings.ttl_ms),
         )
 
-    def conclude(self, tenure: _Tenure, run: _Run) -> _Tenure | None:
+    def finish_run(self, tenure: _Tenure, run: _Run) -> _Tenure | None:
         """Report the outcome of a run, and settle it."""
         call, error, ids = self.call, run.error, run.ids
         loss = run.heartbeat.loss
@@ -462,16 +462,16 @@ class _Stay:
                 self.own_error = error
             else:  # no source gets the error
                 LOG.error(
-                    "a run of key %r failed: messages %s, attempt %s", call.name, ids, run.lease.attempt, exc_info=error
+                    "a run of key %r failed: messages %s, attempt %s", call.key, ids, run.lease.attempt, exc_info=error
                 )
         elif run.lease.deferred:
             deferred = ids
             if self.has_own(ids):
-                self.own = Later(why="deferred")
+                self.own = Postponed(reason="deferred")
         else:
             handled = ids
             if self.has_own(ids):
-                self.own = Ran(result=run.result)
+                self.own = Completed(result=run.result)
             self.give_results(run)
         waits = error is None and run.lease.deferred  # its messages would be given again at once
         another = not waits and (error is None or isinstance(error, Exception)) and self.time_for_another()
@@ -510,7 +510,7 @@ class _Stay:
         ticket = f"{TICKET}{secrets.token_urlsafe(24)}" if not another and self.can_wake() else None
         try:
             answer = mailbox.settle(
-                call.key,
+                call.full_key,
                 tenure.owner,
                 ttl_ms=settings.ttl_ms,
                 handled=handled,
@@ -522,15 +522,15 @@ class _Stay:
                 policy=settings.policy,
             )
         except LeaseLost as loss:
-            self.told_lost(tenure, loss, heartbeat)
+            self.report_lost(tenure, loss, heartbeat)
             raise
         self.own_is_promised = self.own_is_promised or own in deferred
         self.own_is_settled = own is not None and (self.own_is_promised or not self.own_is_open())
-        self.told_dead(answer.buried)
+        self.report_dead(answer.dead_lettered)
         if isinstance(answer, Released):
-            self.told_released(tenure, left=answer.left)
-            if answer.left and not another and call.hops >= settings.max_hops:
-                self.tell("chain_cut", waiting=answer.left, error=f"{call.hops} invocations woke one another")
+            self.told_released(tenure, remaining=answer.remaining)
+            if answer.remaining and not another and call.hops >= settings.max_hops:
+                self.tell("chain_cut", waiting=answer.remaining, error=f"{call.hops} invocations woke one another")
             return None
         self.tell("continued", owner=answer.owner, fence=answer.fence, holder=tenure.owner, waiting=answer.waiting)
         if ticket is None:
@@ -540,11 +540,11 @@ class _Stay:
     def release(self, tenure: _Tenure) -> None:
         """Free the key of a provider that only leases. A failure does not change the outcome of the run."""
         try:
-            self.runner.provider.release_lease(self.call.key, tenure.owner)
+            self.runner.provider.release_lease(self.call.full_key, tenure.owner)
         except LeaseUnavailable as error:  # the lease ends by itself
             self.tell("store_error", owner=tenure.owner, error=describe(error))
         else:
-            self.told_released(tenure, left=0)
+            self.told_released(tenure, remaining=0)
 
     def hand_over(self, ticket: str) -> _Tenure | None:
         """Wake a successor for the ticket. If that fails, continue here or leave the key to the next claim (M8)."""
@@ -553,7 +553,7 @@ class _Stay:
         assert mailbox is not None  # noqa: S101
         self.flush()  # before a call that may last until the invocation is cut off
         try:
-            send_wake(waker, Wake(key=call.key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
+            send_wake(waker, Wake(key=call.full_key, ticket=ticket, target=call.origin.target, hops=call.hops + 1))
         except Exception as error:  # noqa: BLE001 - a user's waker may raise anything, and must not lose the ticket
             self.may_wake = False
             self.tell("wake_failed", owner=ticket, error=describe(error))
@@ -570,11 +570,11 @@ class _Stay:
         """Continue here with a ticket whose wake failed, if there is time; else release it."""
         call = self.call
         if not self.time_for_another():
-            self.runner.provider.release_lease(call.key, ticket)
+            self.runner.provider.release_lease(call.full_key, ticket)
             return None
         # The wake may have been sent nevertheless: the first to redeem the ticket continues (M9: hand over).
         answer = mailbox.claim(
-            call.key,
+            call.full_key,
             call.new_owner(),
             self.settings.ttl_ms,
             None,
@@ -583,7 +583,7 @@ class _Stay:
             policy=self.settings.policy,
         )
         if isinstance(answer, Claimed | Duplicate | Idle):
-            self.told_dead(answer.buried)
+            self.report_dead(answer.dead_lettered)
         return self.tenure(answer) if isinstance(answer, Claimed) else None
 
     # --- decisions
@@ -595,7 +595,7 @@ class _Stay:
     def time_for_another(self) -> bool:
         """Return whether the next message runs here, and is not handed over."""
         can_wake = self.can_wake()
-        if self.hurried() and can_wake and not self.own_is_open():
+        if self.caller_waits() and can_wake and not self.own_is_open():
             return False  # the caller has waited for its own run and waits for no other
         now = self.clock.now()
         if self.settings.drain_ms is not None and self.began.until(now) >= self.settings.drain_ms:
@@ -604,7 +604,7 @@ class _Stay:
             return True
         return now.until(self.call.ends) - self.stop_before_ms() > self.longest_ms
 
-    def hurried(self) -> bool:
+    def caller_waits(self) -> bool:
         """Return whether a caller is blocked on this response, unless ``drain_ms`` decides."""
         return self.call.synchronous if self.settings.drain_ms is None else self.settings.drain_ms == 0
 
@@ -652,7 +652,7 @@ class _Stay:
             LOG.warning(
                 "message %r of key %r was delivered again with another event: the event stored first runs",
                 message.id,
-                self.call.name,
+                self.call.key,
             )
             return message
         if message.event is not own.event and not is_plain(own.event):  # what is read back differs: every run sees that
@@ -665,18 +665,18 @@ class _Stay:
 
         def lost(why: str) -> LeaseLost:
             return LeaseLost(
-                f"the lease of key {call.name!r} is lost: {why}; nothing of this run is settled, and its messages run "
+                f"the lease of key {call.key!r} is lost: {why}; nothing of this run is settled, and its messages run "
                 "again",
-                key=call.name,
+                key=call.key,
                 owner=tenure.owner,
             )
 
         def renew() -> Renewal:
             sent = self.clock.now()
             if mailbox is not None:
-                beat = mailbox.beat(call.key, tenure.owner, settings.ttl_ms)
+                beat = mailbox.beat(call.full_key, tenure.owner, settings.ttl_ms)
                 return Renewal(deadline=beat.deadline, waiting=beat.waiting)
-            if not provider.renew_lease(call.key, tenure.owner, settings.ttl_ms):
+            if not provider.renew_lease(call.full_key, tenure.owner, settings.ttl_ms):
                 raise lost("its renewal was refused")
             return Renewal(deadline=deadline(sent, settings.ttl_ms))
 
@@ -684,7 +684,7 @@ class _Stay:
             if mailbox is None:
                 return ()
             sent = self.clock.now()
-            taken = mailbox.take(call.key, tenure.owner, settings.ttl_ms, have=have)
+            taken = mailbox.take(call.full_key, tenure.owner, settings.ttl_ms, have=have)
             if not handle.ended:
                 heartbeat.extend(deadline(sent, settings.ttl_ms), waiting=0)
             return taken
@@ -709,7 +709,7 @@ class _Stay:
             thread=self.runner.thread,
         )
         handle = Lease(
-            key=call.name,
+            key=call.key,
             owner=tenure.owner,
             fence=tenure.fence,
             messages=tenure.messages,
@@ -730,26 +730,26 @@ class _Stay:
                 if not self.has_own([message.id]):
                     guarded("on_result", self.runner.on_result, message, run.result)
 
-    def told_dead(self, buried: Sequence[Message]) -> None:
+    def report_dead(self, dead_lettered: Sequence[Message]) -> None:
         """Report the messages that a call has moved to the dead letters (M6: failure)."""
-        for message in buried:
+        for message in dead_lettered:
             self.tell("dead", message_ids=(message.id,), attempt=message.attempt, error=message.last_error)
             if self.runner.on_dead_letter is not None:
                 guarded("on_dead_letter", self.runner.on_dead_letter, message)
 
-    def told_lost(self, tenure: _Tenure, loss: LeaseLost, heartbeat: Heartbeat | None = None) -> None:
+    def report_lost(self, tenure: _Tenure, loss: LeaseLost, heartbeat: Heartbeat | None = None) -> None:
         """Report that a call found the lease lost, also to the run's hooks if there was a run."""
         if heartbeat is not None:
             heartbeat.lose(loss)
         else:
             self.tell("lost", owner=tenure.owner, fence=tenure.fence, holder=loss.holder, error=str(loss))
 
-    def told_released(self, tenure: _Tenure, *, left: int) -> None:
+    def told_released(self, tenure: _Tenure, *, remaining: int) -> None:
         self.tell(
             "released",
             owner=tenure.owner,
             fence=tenure.fence,
-            waiting=left,
+            waiting=remaining,
             ms=self.began.until(self.clock.now()),
         )
 
@@ -764,7 +764,7 @@ class _Stay:
             self.observers,
             Fact(
                 fact=fact,
-                key=self.call.key,
+                key=self.call.full_key,
                 t_ms=self.clock.now().wall_ms,
                 keyspace=self.call.origin.keyspace,
                 request_id=self.call.origin.request_id,
@@ -800,4 +800,4 @@ def describe(error: BaseException) -> str:
         said = str(error)
     except BaseException as failed:  # noqa: BLE001 - its run must be settled nevertheless
         said = f"(its text raised {type(failed).__name__})"
-    return f"{type(error).__name__}: {said}".encode(errors="backslashreplace").decode()[:LONGEST_ERROR]
+    return f"{type(error).__name__}: {said}".encode(errors="backslashreplace").decode()[:MAX_ERROR]

@@ -18,8 +18,8 @@ from incumbent.contract import LeaseProvider, Mailbox, is_mailbox, resolve_lease
 from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
 from incumbent.providers import STAND_IN, from_env
+from incumbent.retry import search_until
 from incumbent.rules import shared
-from incumbent.tries import search_until
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
 from incumbent.wakers import LambdaWaker, Wake, Waker, send_wake
@@ -35,7 +35,7 @@ MAX_PAUSE_MS = 15 * 60_000
 END_MS = 10_000  # of its time, reserved by the handler for a wake that has begun
 EARLY_MS = 30_000  # passes start with some jitter: a pause that ends within the next half minute counts as over
 
-Fate: TypeAlias = Literal["woken", "failed", "untargeted", "paused", "left"]
+Fate: TypeAlias = Literal["woken", "failed", "untargeted", "paused", "remaining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Swept:
 
     ``found`` counts the orphans examined: all of them, but at most ten times the limit. ``oldest_ms`` is how long the
     oldest has been an orphan. ``woken`` were woken. The wakes of ``failed`` raised. ``untargeted`` have no recorded
-    target. ``paused`` were woken before without progress and wait for their next try. ``left`` remain for a later
+    target. ``paused`` were woken before without progress and wait for their next try. ``remaining`` remain for a later
     pass: the limit or the time was used up, or the target failed too often in this pass.
     """
 
@@ -53,7 +53,7 @@ class Swept:
     woken: int
     failed: int
     untargeted: int
-    left: int
+    remaining: int
     paused: int = 0
 
 
@@ -164,7 +164,7 @@ class _Pass:
         most = max(1, self._limit // PROBE) if self._memory.stalled(target) else self._limit
         gave_up = self._failed[target] >= MAX_FAILURES and not self._woken[target]
         if over or gave_up or self.fates["woken"] >= self._limit or self._woken[target] >= most:
-            return "left", None
+            return "remaining", None
         self.tried.append(orphan)
         try:
             send_wake(self._waker, Wake(key=orphan.key, ticket=None, target=target))
@@ -242,7 +242,7 @@ def sweep(
         woken=this.fates["woken"],
         failed=this.fates["failed"],
         untargeted=this.fates["untargeted"],
-        left=this.fates["left"],
+        remaining=this.fates["remaining"],
         paused=this.fates["paused"],
     )
 

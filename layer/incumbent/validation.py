@@ -24,7 +24,7 @@ _YES = frozenset({"1", "true", "yes", "on", "y", "t"})
 _NO = frozenset({"", "0", "false", "no", "off", "n", "f"})
 _BEGINNING_BYTES = 128  # shown of a name that is too long, before its digest
 _FITTED = re.compile(r"~sha256\.[0-9a-f]{64}\Z")
-_MOST_SHOWN = 80  # characters: enough to recognise it
+_MAX_SHOWN = 80  # characters: enough to recognise it
 
 
 def shown(value: object) -> str:
@@ -33,7 +33,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a number with thousands of digits is one; others may raise anything
         return "..."
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 def printable(text: str, *, keep: str = "") -> str:

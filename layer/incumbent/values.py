@@ -122,8 +122,8 @@ class Acquisition:
     deadline: Moment | None = None
 
 
-# ``buried`` in the answers of claim and settle: the messages that this very call moved to the dead letters (M6), for
-# the dead-letter hook. A call that is repeated after a lost reply may return it empty, so two answers are compared
+# ``dead_lettered`` in the answers of claim and settle: the messages that this very call moved to the dead letters (M6),
+# for the dead-letter hook. A call that is repeated after a lost reply may return it empty, so two answers are compared
 # without it. The dead letters themselves are the record.
 
 
@@ -132,7 +132,8 @@ class Claimed:
     """The caller owns the key.
 
     ``messages`` holds the oldest due message (none for a ticket, which runs nothing), and ``waiting`` counts the other
-    due ones. The message may be another than the caller's: older ones go first (M4). ``buried`` died in this call.
+    due ones. The message may be another than the caller's: older ones go first (M4). ``dead_lettered`` died in this
+    call.
     """
 
     owner: str
@@ -141,7 +142,7 @@ class Claimed:
     waiting: int
     expires_in_ms: int
     deadline: Moment
-    buried: tuple[Message, ...] = field(default=(), compare=False)
+    dead_lettered: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +158,14 @@ class Routed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
-    """The id is known already, and nothing was stored twice (M5). ``buried`` died in this call, perhaps this id too."""
+    """The id is known already, and nothing was stored twice (M5).
+
+    ``dead_lettered`` died in this call, perhaps this id too.
+    """
 
     state: MessageState
     owner: str | None = None
-    buried: tuple[Message, ...] = field(default=(), compare=False)
+    dead_lettered: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +178,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Nothing is due, so the caller does not own the key. ``buried`` died in this call."""
+    """Nothing is due, so the caller does not own the key. ``dead_lettered`` died in this call."""
 
-    buried: tuple[Message, ...] = field(default=(), compare=False)
+    dead_lettered: tuple[Message, ...] = field(default=(), compare=False)
 
 
 Claim: TypeAlias = Claimed | Routed | Duplicate | Busy | Idle
@@ -186,11 +190,11 @@ Claim: TypeAlias = Claimed | Routed | Duplicate | Busy | Idle
 class Released:
     """The key is free. ``left`` messages are still stored: paused, or not passed on because no successor was named.
 
-    ``buried`` died in this call.
+    ``dead_lettered`` died in this call.
     """
 
-    left: int = 0
-    buried: tuple[Message, ...] = field(default=(), compare=False)
+    remaining: int = 0
+    dead_lettered: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +202,7 @@ class Continued:
     """The key passed to the successor without a gap (R6), with a new fence.
 
     ``messages`` holds the oldest due message (none for a ticket), and ``waiting`` counts the other due ones.
-    ``buried`` died in this call.
+    ``dead_lettered`` died in this call.
     """
 
     owner: str
@@ -207,7 +211,7 @@ class Continued:
     waiting: int
     expires_in_ms: int
     deadline: Moment
-    buried: tuple[Message, ...] = field(default=(), compare=False)
+    dead_lettered: tuple[Message, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

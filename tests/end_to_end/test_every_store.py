@@ -36,7 +36,7 @@ def handler_of(place: Place, work: Callable[..., Any], **options: Any) -> Callab
         return work(event, more["lease"])
 
     def invoke(event: Any, request_id: str) -> Any:
-        return handler(event, context(place.clock, left_ms=LEFT_MS, request_id=request_id))
+        return handler(event, context(place.clock, time_left_ms=LEFT_MS, request_id=request_id))
 
     return invoke
 

@@ -96,7 +96,7 @@ def test_chain_that_grows_too_long_is_cut_and_resumed_by_the_sweeper(start: Star
     passes = 0
     while store.mailbox.peek("RelayFunction/k"):
         swept = line.cloud.invoke("SweeperFunction", {}).payload
-        assert (swept["found"], swept["woken"], swept["left"]) == (1, 1, 0)
+        assert (swept["found"], swept["woken"], swept["remaining"]) == (1, 1, 0)
         line.cloud.wait_idle()
         passes += 1
     assert hops(line) in ([0, 1] * (passes + 1), [0, 1] * passes + [0])

@@ -16,7 +16,7 @@ LEFT_MS = 8_000
 
 def context(place: Place, request_id: str) -> Any:
     """An invocation's."""
-    return stage.context(place.clock, left_ms=LEFT_MS, request_id=request_id)
+    return stage.context(place.clock, time_left_ms=LEFT_MS, request_id=request_id)
 
 
 def batch(*records: tuple[str, str]) -> dict[str, Any]:

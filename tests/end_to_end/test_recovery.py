@@ -84,7 +84,9 @@ def test_message_that_kills_its_process_holds_nobody_up(start: Start, store: Sto
     assert began == [("m1",), ("m2",), ("m3",), ("m4",), ("m1",)]
     assert line.ran() == [("m2",), ("m3",), ("m4",)]
     assert [fact.message_ids for fact in line.facts if fact.fact == "dead"] == [("m1",)]
-    assert [each.text for each in line.cloud.logs if each.text.startswith("buried")] == ["buried m1 after 2"]
+    assert [each.text for each in line.cloud.logs if each.text.startswith("dead_lettered")] == [
+        "dead_lettered m1 after 2"
+    ]
     assert list(store.mailbox.peek("PoisonFunction/k")) == []
 
 

@@ -114,7 +114,7 @@ class Cell:
         """Bring the message; return what its source is told."""
         event = copy.deepcopy(self.source.event())
         try:
-            answer = self.handler(event, context(self.clock, left_ms=LEFT_MS, request_id="request"))
+            answer = self.handler(event, context(self.clock, time_left_ms=LEFT_MS, request_id="request"))
         except Exception as error:  # noqa: BLE001 - whatever it is, the source sees a failed invocation
             return f"error {type(error).__name__}"
         match self.source.kind:

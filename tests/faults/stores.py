@@ -94,12 +94,12 @@ class DynamoDBStore(Store):
 
     table_name: str
     through: Any
-    hurried: Any
+    caller_waits: Any
     past: Any
 
     def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
         """By a client that repeats nothing by itself."""
-        return self._made(self.hurried if impatient else self.through, clock)
+        return self._made(self.caller_waits if impatient else self.through, clock)
 
     def bare(self, clock: Clock = HASTY) -> Provider:
         """By a client of the server itself."""
@@ -132,11 +132,11 @@ def dynamodb_store(name: str, server: DynamoDBServer) -> Iterator[DynamoDBStore]
     with ExitStack() as stack:
         network = stack.enter_context(fault_proxy(server.port, HTTP))
         past, through = dynamodb_client(server.port), dynamodb_client(network.port)
-        hurried = dynamodb_client(network.port, read_timeout_ms=SILENCE_MS)
-        for client in (past, through, hurried):
+        caller_waits = dynamodb_client(network.port, read_timeout_ms=SILENCE_MS)
+        for client in (past, through, caller_waits):
             stack.callback(client.close)
         table_name = f"test-{uuid.uuid4().hex[:12]}"
         create_table(past, table_name)
         yield DynamoDBStore(
-            name=name, network=network, table_name=table_name, through=through, hurried=hurried, past=past
+            name=name, network=network, table_name=table_name, through=through, caller_waits=caller_waits, past=past
         )

@@ -14,7 +14,7 @@ import pytest
 import redis
 from botocore.exceptions import NoCredentialsError
 
-from incumbent import tries
+from incumbent import retry
 from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.redis import RedisProvider
@@ -119,7 +119,7 @@ class TestValkey:
         store.network.forget()
         store.network.choose(lambda _: said)
         refused(provider, call)
-        assert len(store.network.sent) == tries.MOST_TRIES
+        assert len(store.network.sent) == retry.MAX_TRIES
 
     @pytest.fixture
     def forgetful(self) -> Iterator[ValkeyStore]:
@@ -179,7 +179,7 @@ class TestValkey:
         with fault_proxy(replica.port, RESP) as network:
             provider = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=HASTY)
             assert "address of the primary" in str(refused(provider, call))
-            assert len([each for each in network.sent if each.name == "EVALSHA"]) == tries.MOST_TRIES
+            assert len([each for each in network.sent if each.name == "EVALSHA"]) == retry.MAX_TRIES
             provider.close()
 
     @each_call
@@ -275,7 +275,7 @@ class TestDynamoDB:
         store.network.forget()
         store.network.choose(lambda _: said)
         assert "repeat the call" in str(refused(provider, call))
-        assert len(store.network.sent) == tries.MOST_TRIES
+        assert len(store.network.sent) == retry.MAX_TRIES
 
     @pytest.mark.parametrize(
         ("said", "advice"),

@@ -63,9 +63,9 @@ class TestLateLeaseCalls:
         late = stall(store, provider, lambda p: p.renew_lease(KEY, "A", TTL_MS))
         provider.renew_lease(KEY, "A", 10 * TTL_MS)
         late()
-        left_ms = store.bare().acquire_lease(KEY, "B", TTL_MS).expires_in_ms
-        assert left_ms is not None
-        assert left_ms > 9 * TTL_MS
+        time_left_ms = store.bare().acquire_lease(KEY, "B", TTL_MS).expires_in_ms
+        assert time_left_ms is not None
+        assert time_left_ms > 9 * TTL_MS
 
     @pytest.mark.parametrize("call", [lambda p: p.renew_lease(KEY, "A", TTL_MS), lambda p: p.beat(KEY, "A", TTL_MS)])
     def test_late_renewal_revives_nothing(self, store: Store, call: Step) -> None:

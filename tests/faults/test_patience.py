@@ -16,12 +16,12 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
-from incumbent import tries
+from incumbent import retry
 from incumbent.clock import SYSTEM_CLOCK, Moment
 from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.providers.dynamodb import DynamoDBProvider
-from incumbent.providers.dynamodb.table import Call, Table
+from incumbent.providers.dynamodb.table import Table, TableCall
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.server import Server
 from incumbent.testing.clock import FakeClock
@@ -62,13 +62,13 @@ class TestBudgets:
     def test_call_has_ended_before_the_next_renewal_is_due(self, ttl_ms: int) -> None:
         """Though it began its last try at the end of its budget, and that had to connect, and was never answered."""
         # H10: aegra #547, botocore's 60 s.
-        assert tries.budget_ms(ttl_ms) + 2 * tries.wait_ms(ttl_ms) <= ttl_ms // 3
-        assert tries.wait_ms(ttl_ms) <= max(250, ttl_ms // 20)
+        assert retry.budget_ms(ttl_ms) + 2 * retry.wait_ms(ttl_ms) <= ttl_ms // 3
+        assert retry.wait_ms(ttl_ms) <= max(250, ttl_ms // 20)
 
     @pytest.mark.parametrize("ttl_ms", [1_000, 3_000, 5_000, 10_000, 20_000, 30_000, None])
     def test_there_is_time_for_another_try(self, ttl_ms: int | None) -> None:
         """A reply that is lost costs one wait, and no more."""
-        assert tries.budget_ms(ttl_ms) >= tries.wait_ms(ttl_ms)
+        assert retry.budget_ms(ttl_ms) >= retry.wait_ms(ttl_ms)
 
     @pytest.mark.parametrize(("ttl_ms", "waits_ms"), [(1_000, 250), (10_000, 500), (30_000, 1_000), (None, 1_000)])
     def test_our_redis_clients_wait_as_the_ttl_allows_and_repeat_nothing(
@@ -96,11 +96,11 @@ class TestBudgets:
     ) -> None:
         """For a connection, and for an answer."""
         table = Table("t", client=None, session=None, config=None, clock=SYSTEM_CLOCK)
-        client = table.client(Call(name="beat", key=KEY, pk="p", ttl_ms=ttl_ms))
+        client = table.client(TableCall(name="beat", key=KEY, pk="p", ttl_ms=ttl_ms))
         config: Any = client.meta.config
         assert (config.read_timeout, config.connect_timeout) == (waits_ms / 1_000, waits_ms / 1_000)
         assert config.retries["total_max_attempts"] == 1
-        assert client is table.client(Call(name="beat", key="another", pk="p", ttl_ms=ttl_ms))
+        assert client is table.client(TableCall(name="beat", key="another", pk="p", ttl_ms=ttl_ms))
         client.close()
 
     def test_silence_is_asked_again_no_oftener_than_the_budget_allows(
@@ -111,7 +111,7 @@ class TestBudgets:
         everything_is(LoseReply(silent=True))
         with pytest.raises(LeaseUnavailable) as error:
             provider.acquire_lease(KEY, "A", TTL_MS)
-        assert 1 <= len(store.network.sent) <= tries.MOST_TRIES
+        assert 1 <= len(store.network.sent) <= retry.MAX_TRIES
         assert "Timeout" in type(error.value.__cause__).__name__
 
     def test_slow_failures_use_up_the_budget(self, store: Store) -> None:
@@ -119,7 +119,7 @@ class TestBudgets:
         clock = Recording()
 
         def slowly(_: Request) -> Fault:
-            clock.advance(tries.budget_ms(TTL_MS) // 2)
+            clock.advance(retry.budget_ms(TTL_MS) // 2)
             return LoseRequest()
 
         provider = store.provider(clock)
@@ -141,7 +141,7 @@ class TestBudgets:
             clock = Recording()
             with pytest.raises(LeaseUnavailable):
                 store.provider(clock).acquire_lease(KEY, "A", TTL_MS)
-            assert len(clock.pauses_ms) == tries.MOST_TRIES - 1
+            assert len(clock.pauses_ms) == retry.MAX_TRIES - 1
             first.append(clock.pauses_ms[0])
             second.append(clock.pauses_ms[1])
         assert len(set(first)) > 2
@@ -159,10 +159,10 @@ class TestWorth:
         provider = store.provider(clock)
         provider.claim(KEY, "A", TTL_MS, message(1))
         store.network.forget()
-        with tries.worth_until(clock.now().plus(500)), pytest.raises(LeaseUnavailable, match="was not tried"):
+        with retry.worth_until(clock.now().plus(500)), pytest.raises(LeaseUnavailable, match="was not tried"):
             provider.beat(KEY, "A", TTL_MS)
         assert store.network.sent == []
-        with tries.worth_until(clock.now().plus(TTL_MS)):
+        with retry.worth_until(clock.now().plus(TTL_MS)):
             assert provider.beat(KEY, "A", TTL_MS).waiting == 0
         assert provider.beat(KEY, "A", TTL_MS).waiting == 0
 
@@ -174,7 +174,7 @@ class TestWorth:
         store.network.forget()
         store.network.next(LoseReply(meanwhile=lambda: clock.advance(2_000)))
         with (
-            tries.worth_until(clock.now().plus(TTL_MS // 6 + 1_000)),
+            retry.worth_until(clock.now().plus(TTL_MS // 6 + 1_000)),
             pytest.raises(LeaseUnavailable, match="no other try was begun") as error,
         ):
             provider.beat(KEY, "A", TTL_MS)
@@ -185,7 +185,7 @@ class TestWorth:
         """Its tries may be longer than is good for it, but they are made."""
         provider = RedisProvider(url=valkey_server.url, key_prefix="short")
         provider.acquire_lease(KEY, "A", 900)
-        with tries.worth_until(SYSTEM_CLOCK.now().plus(450)):
+        with retry.worth_until(SYSTEM_CLOCK.now().plus(450)):
             provider.renew_lease(KEY, "A", 900)
         provider.release_lease(KEY, "A")
         provider.close()
@@ -199,7 +199,7 @@ class TestWorth:
             seen.append("sent")
 
         def asked() -> None:
-            tries.ask(
+            retry.call_with_retry(
                 look,
                 clock=clock,
                 call="look",
@@ -207,10 +207,10 @@ class TestWorth:
                 ttl_ms=TTL_MS,
                 waits_ms=1_000,
                 errors=(ValueError,),
-                explain=lambda _: (True, ""),
+                classify_error=lambda _: (True, ""),
             )
 
-        with tries.worth_until(clock.now()):
+        with retry.worth_until(clock.now()):
             with pytest.raises(LeaseUnavailable):
                 asked()
             thread = threading.Thread(target=asked)
@@ -273,7 +273,7 @@ class TestHeartbeat:
         finally:
             store.network.choose(lambda _: Pass())
         assert len(tried) > 20
-        assert all(moment.until(ends) >= tries.wait_ms(TTL_MS) * 2 for moment in tried)
+        assert all(moment.until(ends) >= retry.wait_ms(TTL_MS) * 2 for moment in tried)
         assert len(losses) == 1
         assert heartbeat.loss is losses[0]
         assert len(errors) > 5
@@ -447,7 +447,7 @@ class TestInjectedClients:
         with pytest.raises(ConfigurationError, match="read_timeout"):
             provider.acquire_lease(KEY, "A", 19_999)
         table = Table("t", client=None, session=None, config=Config(user_agent_extra="x"), clock=SYSTEM_CLOCK)
-        client: Any = table.client(Call(name="beat", key=KEY, pk="p", ttl_ms=1_000))
+        client: Any = table.client(TableCall(name="beat", key=KEY, pk="p", ttl_ms=1_000))
         settings: Any = client.meta.config
         assert settings.read_timeout == 0.25
         client.close()

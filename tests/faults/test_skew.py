@@ -42,11 +42,11 @@ def pass_time(ms: int, *clocks: FakeClock) -> None:
 
 def until_doubt(clock: FakeClock, deadline: Moment, *others: FakeClock) -> None:
     """Let true time pass until the owner believes for one millisecond more."""
-    left_ms = clock.now().until(deadline)
-    while left_ms > 1:
-        pass_time(max(1, (left_ms - 1) * 9 // 10), clock, *others)
-        left_ms = clock.now().until(deadline)
-    assert left_ms == 1
+    time_left_ms = clock.now().until(deadline)
+    while time_left_ms > 1:
+        pass_time(max(1, (time_left_ms - 1) * 9 // 10), clock, *others)
+        time_left_ms = clock.now().until(deadline)
+    assert time_left_ms == 1
 
 
 def takes_over(provider: Provider, owner: str) -> bool:

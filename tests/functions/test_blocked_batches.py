@@ -84,7 +84,7 @@ class Batches:
             event={"Records": records},
             record_handler=self.apply,
             processor=processor,
-            context=context(self.place.clock, left_ms=LEFT_MS),  # type: ignore[arg-type]
+            context=context(self.place.clock, time_left_ms=LEFT_MS),  # type: ignore[arg-type]
         )
         return [int(str(each["itemIdentifier"]).rpartition("-")[2]) for each in answer["batchItemFailures"]]
 

@@ -10,7 +10,7 @@ from aws_durable_execution_sdk_python import durable_execution
 from aws_durable_execution_sdk_python.config import Duration
 from aws_durable_execution_sdk_python_testing.runner import DurableFunctionTestRunner
 
-from incumbent import ConfigurationError, Lease, LeaseKeyMissing, current_lease, leased, leased_function, loops
+from incumbent import ConfigurationError, Lease, LeaseKeyMissing, async_handlers, current_lease, leased, leased_function
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing import stand_in
 from tests.unit.stage import Meddled
@@ -157,7 +157,7 @@ def test_wait_inside_of_a_lease_is_refused(decorator: str) -> None:
         try:
             return leased_function(**shop.options)(waits if decorator == "def" else waits_too)(order)
         finally:
-            loops.close()  # of the runner's thread, which ends
+            async_handlers.close()  # of the runner's thread, which ends
 
     result = result_of(durable_execution(handle))
     assert (status_of(result), shop.ran) == ("FAILED", ["began"])

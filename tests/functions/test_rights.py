@@ -22,7 +22,7 @@ import pytest
 import yaml
 from botocore.config import Config
 
-from incumbent import Message, Origin, front, sweeper
+from incumbent import Message, Origin, sending, sweeper
 from incumbent.local.template import Template
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, valkey
@@ -244,8 +244,8 @@ def start(
 
 def forget() -> None:
     """Forget what `send` keeps for the life of an environment."""
-    front._from_env.cache_clear()  # noqa: SLF001
-    front._lambda_waker.cache_clear()  # noqa: SLF001
+    sending._from_env.cache_clear()  # noqa: SLF001
+    sending._lambda_waker.cache_clear()  # noqa: SLF001
     sweeper._from_env.cache_clear()  # noqa: SLF001
     sweeper._waker.cache_clear()  # noqa: SLF001
 

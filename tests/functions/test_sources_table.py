@@ -82,7 +82,7 @@ class Story(Cell):
 
     def resume(self, wake: Wake) -> None:
         """Let the woken invocation come."""
-        own = context(self.clock, left_ms=LEFT_MS, request_id="woken")
+        own = context(self.clock, time_left_ms=LEFT_MS, request_id="woken")
         if self.source.records is None:
             self.handler(wake.to_event(), own)
         else:

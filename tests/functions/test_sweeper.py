@@ -51,7 +51,7 @@ def test_nothing_to_sweep_is_a_good_pass(app: ModuleType) -> None:
 def test_pass_ends_before_the_invocation(app: ModuleType, orphans: None) -> None:
     """Without time it finds one key and wakes none; the next pass continues the search there."""
     swept = app.handler({}, Context(aws_request_id="r", remaining_ms=app.END_MS - 1))
-    assert (swept["found"], swept["woken"], swept["left"]) == (1, 0, 1)
+    assert (swept["found"], swept["woken"], swept["remaining"]) == (1, 0, 1)
 
 
 def test_limit_comes_from_the_environment(app: ModuleType, orphans: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_limit_comes_from_the_environment(app: ModuleType, orphans: None, monkey
     monkeypatch.setenv("INCUMBENT_SWEEP_LIMIT", "1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:1")
     swept = app.handler({}, Context(aws_request_id="r"))
-    assert (swept["found"], swept["failed"], swept["left"]) == (3, 3, 0)
+    assert (swept["found"], swept["failed"], swept["remaining"]) == (3, 3, 0)
 
 
 def test_provider_without_messages_is_a_mistake_that_is_told(app: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

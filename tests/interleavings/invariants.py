@@ -1,7 +1,7 @@
 """What must hold of a key after every request, whichever calls are on their way; and what must hold when all are over.
 
 A store is read as a ``Picture`` of the key. ``History`` compares each picture with the one before it, knows which call
-sent the request in between, and remembers what was promised, handled and buried. A violation names the rule.
+sent the request in between, and remembers what was promised, handled and dead_lettered. A violation names the rule.
 """
 
 from collections import Counter
@@ -151,8 +151,12 @@ class History:
     @staticmethod
     def _order(intent: Intent, before: KeyState, after: KeyState) -> None:
         """M4: all keep their order, but for what died with its run (M6), which goes behind the others."""
-        now = {message.id: message.given for message in after.mail}
-        over = {message.id for message in before.mail if message.given and now.get(message.id) != message.given}
+        now = {message.id: message.delivered_fence for message in after.mail}
+        over = {
+            message.id
+            for message in before.mail
+            if message.delivered_fence and now.get(message.id) != message.delivered_fence
+        }
         goes_on = (after.owner, after.fence) == (before.owner, before.fence)
         moves = set() if after.block or goes_on else over
         kept = [message.id for message in before.mail if message.id in now and message.id not in moves]
@@ -166,7 +170,7 @@ class History:
     @staticmethod
     def _counted(intent: Intent, before: Stored, after: Stored, state: KeyState) -> None:
         """M6: who is given a message is counted; only one that is put off is taken back."""
-        is_given = after.given == state.fence and before.given != after.given
+        is_given = after.delivered_fence == state.fence and before.delivered_fence != after.delivered_fence
         taken_back = after.id in intent.deferred
         allowed = {before.attempts + is_given} | ({before.attempts - 1 + is_given} if taken_back else set())
         if after.attempts not in allowed:

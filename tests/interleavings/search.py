@@ -18,7 +18,7 @@ from tests.interleavings.states import STATES, State
 from tests.interleavings.stores import Store
 from tests.interleavings.turns import Turns
 
-MOST_TURNS = 200
+MAX_TURNS = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,11 +189,11 @@ def _faults(lease: item.Item, state: KeyState) -> Iterable[str]:
     if not lease:
         return
     yield from differ("ids", frozenset(lease.get("ids", {"SS": []})["SS"]), item.known_ids(state))
-    yield from differ("tombs", frozenset(lease.get("tombs", {"SS": []})["SS"]), item.tombs(state))
+    yield from differ("tombs", frozenset(lease.get("tombs", {"SS": []})["SS"]), item.tombstones(state))
     yield from differ("inline_bytes", int(lease.get("inline_bytes", {"N": "0"})["N"]), item.inline_bytes(state.mail))
     yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail))
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
-    yield from differ("left_fence", "left_fence" in lease, state.left is not None)
+    yield from differ("left_fence", "left_fence" in lease, state.tenure_end is not None)
     if not state.mail:
         for name in ("head_attempts", "head_due", "head_given"):
             yield from differ(name, int(lease.get(name, {"N": "0"})["N"]), 0)

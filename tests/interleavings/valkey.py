@@ -81,12 +81,12 @@ class ValkeyStore:
         return Stored(
             id=message_id,
             body="",
-            by=meta["by"],
+            claimed_by=meta["by"],
             promised=meta["promised"],
             stored_ms=meta["stored"] + self._passed_ms,
             attempts=meta["attempts"],
             due_ms=meta["due"] + self._passed_ms if meta["due"] else 0,
-            given=int(meta["given"]),
+            delivered_fence=int(meta["given"]),
         )
 
 
@@ -97,7 +97,7 @@ def _traces(traces: dict[str, str]) -> Iterator[Ended]:
             continue
         fence, _, size, rest = text.split(" ", 3)
         by, message_id = rest[: int(size)], rest[int(size) :]
-        yield Ended(id=message_id, outcome=_OUTCOMES[outcome], by=by, fence=int(fence), at_ms=int(number))
+        yield Ended(id=message_id, outcome=_OUTCOMES[outcome], claimed_by=by, fence=int(fence), at_ms=int(number))
 
 
 class _Client(redis.Redis):

@@ -142,7 +142,11 @@ class OneKey:
     @staticmethod
     def _claim(state: KeyState, owner: str, given: dict[str, Any]) -> tuple[KeyState, Any]:
         message_id, as_ticket = given.get("id"), given.get("as_ticket", False)
-        message = None if message_id is None else Stored(id=message_id, body="", by=owner, promised=False, stored_ms=0)
+        message = (
+            None
+            if message_id is None
+            else Stored(id=message_id, body="", claimed_by=owner, promised=False, stored_ms=0)
+        )
         return _said(
             rules.claim(
                 state,
@@ -163,9 +167,9 @@ class OneKey:
         known = rules.state_of(state, given["id"], NOW_MS, POLICY.window_ms) is not None
         if known or rules.owned(state, NOW_MS) or len(state.mail) >= POLICY.max_pending:
             return state
-        if any(trace.outcome == "failed" and trace.by == owner for trace in state.ended):
+        if any(trace.outcome == "failed" and trace.claimed_by == owner for trace in state.ended):
             return state
-        message = Stored(id=given["id"], body="", by=owner, promised=True, stored_ms=0)
+        message = Stored(id=given["id"], body="", claimed_by=owner, promised=True, stored_ms=0)
         return replace(state, mail=(*state.mail, message))
 
 
@@ -183,7 +187,7 @@ def _said(step: tuple[KeyState, Any], *, ticket: str | None = None) -> tuple[Key
         case rules.Known():
             return new, ("known", answer.state, answer.owner)
         case rules.Freed():
-            return new, ("freed", answer.left)
+            return new, ("freed", answer.remaining)
         case _:
             return new, answer
 
@@ -205,7 +209,7 @@ def plain(answer: Any) -> Any:  # noqa: C901 - each answer once
         case Idle():
             return "nothing due"
         case Released():
-            return "freed", answer.left
+            return "freed", answer.remaining
         case Beat():
             return "beat", answer.waiting
         case type() if issubclass(answer, LeaseLost):

@@ -73,7 +73,7 @@ def explained(*history: Operation) -> bool:
 CLAIM = call(1, 2, "claim", claimed("A", 50, ("m1", 1)), owner="A", id="m1")
 ROUTE = call(3, 4, "claim", Routed(owner="A", waiting=2), owner="B", id="m2")
 GO_ON = call(5, 6, "settle", continued("A2", 60, ("m2", 1)), owner="A", handled=("m1",), next_owner="A2")
-CLOSE = call(7, 8, "settle", Released(left=0), owner="A2", handled=("m2",))
+CLOSE = call(7, 8, "settle", Released(remaining=0), owner="A2", handled=("m2",))
 
 RIGHT: dict[str, tuple[Operation, ...]] = {
     "nothing": (),
@@ -122,14 +122,14 @@ RIGHT: dict[str, tuple[Operation, ...]] = {
         CLAIM,
         perhaps(3, "settle", owner="A", handled=("m1",), ended=8),
         call(4, 5, "claim", claimed("B", 60, ("m2", 1)), owner="B", id="m2"),
-        call(3, 8, "settle", Released(left=1), owner="A", handled=("m1",), repeated=True),
+        call(3, 8, "settle", Released(remaining=1), owner="A", handled=("m1",), repeated=True),
     ),
     "routed, and handled before it was told so": (
         CLAIM,
         call(3, 10, "claim", Routed(owner=None, waiting=0), owner="B", id="m2", repeated=True),
         perhaps(3, "claim", ended=10, owner="B", id="m2"),
         call(4, 5, "settle", continued("A2", 60, ("m2", 1)), owner="A", handled=("m1",), next_owner="A2"),
-        call(6, 7, "settle", Released(left=0), owner="A2", handled=("m2",)),
+        call(6, 7, "settle", Released(remaining=0), owner="A2", handled=("m2",)),
     ),
 }
 
@@ -173,7 +173,7 @@ WRONG: dict[str, tuple[Operation, ...]] = {
     "closed though something waits": (
         CLAIM,
         ROUTE,
-        call(5, 6, "settle", Released(left=0), owner="A", handled=("m1",), next_owner="A2"),
+        call(5, 6, "settle", Released(remaining=0), owner="A", handled=("m1",), next_owner="A2"),
     ),
     "a routed message that is gone": (CLAIM, ROUTE, call(5, 6, "peek", messages(("m1", 1)))),
     "a message twice": (CLAIM, ROUTE, call(5, 6, "peek", messages(("m1", 1), ("m2", 0), ("m2", 0)))),
@@ -186,7 +186,7 @@ WRONG: dict[str, tuple[Operation, ...]] = {
     "a delivery that was not counted": (CLAIM, ROUTE, replace(GO_ON, answer=continued("A2", 60, ("m2", 0)))),
     "a handled message run again": (
         CLAIM,
-        call(3, 4, "settle", Released(left=0), owner="A", handled=("m1",)),
+        call(3, 4, "settle", Released(remaining=0), owner="A", handled=("m1",)),
         call(5, 6, "claim", claimed("B", 60, ("m1", 1)), owner="B", id="m1"),
     ),
     "renewed after it was lost": (
@@ -212,7 +212,7 @@ WRONG: dict[str, tuple[Operation, ...]] = {
         CLAIM,
         call(3, 4, "release", None, owner="A"),
         call(5, 6, "claim", claimed("B", 60, ("m1", 2)), owner="B", id=None),
-        call(7, 8, "settle", Released(left=0), owner="A", handled=("m1",)),
+        call(7, 8, "settle", Released(remaining=0), owner="A", handled=("m1",)),
     ),
     "told before it was so": (
         call(1, 2, "owner", "A"),
@@ -261,7 +261,7 @@ def test_order_that_is_found_explains_the_history() -> None:
     """It is given, so that people can follow it; of a wrong one, how far it went."""
     verdict = check([CLOSE, GO_ON, ROUTE, CLAIM], OneKey())
     assert verdict.order == (CLAIM, ROUTE, GO_ON, CLOSE)
-    wrong = check([CLAIM, ROUTE, replace(GO_ON, answer=Released(left=7))], OneKey())
+    wrong = check([CLAIM, ROUTE, replace(GO_ON, answer=Released(remaining=7))], OneKey())
     assert wrong.order == (CLAIM, ROUTE)
 
 
@@ -299,7 +299,7 @@ def spoilt(history: Iterable[Operation], chance: random.Random) -> list[Operatio
             case Acquisition(acquired=True):
                 wrong = replace(answer, owner="somebody else")
             case Released():
-                wrong = Released(left=answer.left + 7)
+                wrong = Released(remaining=answer.remaining + 7)
             case Busy() | Routed():
                 wrong = replace(answer, owner="somebody else")
             case _ if operations[place].name == "owner":

@@ -63,7 +63,7 @@ def test_the_handler_sees_what_lambda_would_show_it(cloud: LocalLambda) -> None:
     names += ["AWS_ENDPOINT_URL_LAMBDA", "AWS_EXECUTION_ENV", "AWS_LAMBDA_LOG_STREAM_NAME", "HOME", "VIRTUAL_ENV"]
     done = cloud.invoke("EchoFunction", {"environ": names})
     assert done.payload["request_id"] == done.request_id
-    assert 18_000 < done.payload["left_ms"] <= 20_000
+    assert 18_000 < done.payload["time_left_ms"] <= 20_000
     assert done.payload["layer"] == "yes"
     assert done.payload["trace_id"].startswith("Root=1-")
     assert done.payload["environ"] == {

@@ -10,9 +10,9 @@ import pytest
 
 from incumbent.errors import ConfigurationError
 from incumbent.local import Invocation, LogLine, Outcome, Template
+from incumbent.local.http_server import Handler, Server
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import CannotStart
-from incumbent.local.wire import Handler, Server
 from tests.local.conftest import PARAMETERS, TEMPLATE
 
 FUNCTIONS = Template.load(TEMPLATE, PARAMETERS).functions()
@@ -29,7 +29,7 @@ def test_invocations_run_at_once_in_one_process() -> None:
     assert len({each.payload["request_id"] for each in done}) == 8
     assert max(each.started_at_ms for each in done) < min(each.ended_at_ms for each in done)
     assert done[0].payload["environ"] == {"STAGE": "test"}
-    assert 19_000 < done[0].payload["left_ms"] <= 20_000
+    assert 19_000 < done[0].payload["time_left_ms"] <= 20_000
     assert traced.payload == {"message": "m", "provider": "memory", "lambda": False}
 
 

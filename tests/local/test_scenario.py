@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from incumbent.errors import ConfigurationError
-from incumbent.local.changes import changed, split_path
+from incumbent.local.json_path import changed, split_path
 from incumbent.local.scenario import Scenario, load_scenario
 
 EVENT = {"body": json.dumps({"thread": "t", "list": [1, {"deep": "{}"}]}), "headers": {"a.b": "c"}, "n": 1}

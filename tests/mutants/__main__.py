@@ -27,7 +27,7 @@ from tests.mutants.survivors import why_it_survives
 from tests.mutants.targets import PACKAGE, ROOT, Stages, Target, targets
 
 AT_ONCE = 2
-LONGEST_S = 900  # of one stage: a fault may make a test wait for ever
+MAX_S = 900  # of one stage: a fault may make a test wait for ever
 SURVIVORS_OF_100 = 3
 IGNORED = shutil.ignore_patterns("__pycache__", ".*")
 
@@ -105,7 +105,7 @@ def first_failure(tests: Sequence[str], layer: Path) -> str | None:
         start_new_session=True,
     ) as running:
         try:
-            printed, _ = running.communicate(timeout=LONGEST_S)
+            printed, _ = running.communicate(timeout=MAX_S)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
             return f"{' '.join(tests)}: the tests did not end"

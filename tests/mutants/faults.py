@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "by: a repeated claim does not know its own message (R8)",
         RULES_PY,
-        "            if stored.by == owner:\n                return promised",
-        "            if stored.by == owner + '?':\n                return promised",
+        "            if stored.claimed_by == owner:\n                return promised",
+        "            if stored.claimed_by == owner + '?':\n                return promised",
         (MEMORY,),
     ),
     Mutant(
@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         "tomb: a failed claim leaves no trace (M3)",
         RULES_PY,
-        '        if trace.outcome == "failed" and trace.by == owner and',
-        '        if trace.outcome == "never" and trace.by == owner and',
+        '        if trace.outcome == "failed" and trace.claimed_by == owner and',
+        '        if trace.outcome == "never" and trace.claimed_by == owner and',
         (MEMORY,),
     ),
     Mutant(
@@ -173,8 +173,8 @@ MUTANTS = (
     Mutant(
         "a delivery is not counted (M6)",
         RULES_PY,
-        "replace(message, attempts=message.attempts + 1, given=state.fence))",
-        "replace(message, given=state.fence))",
+        "replace(message, attempts=message.attempts + 1, delivered_fence=state.fence)",
+        "replace(message, delivered_fence=state.fence)",
         (MEMORY,),
     ),
     Mutant(

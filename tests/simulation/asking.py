@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from incumbent.clock import Moment, deadline
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
+from incumbent.retry import call_with_retry
 from incumbent.rules import Stored
-from incumbent.tries import ask
 from incumbent.values import Message, Policy
 from tests.simulation.environment import Environment
 from tests.simulation.network import TIMEOUT_MS, Network, NoAnswer
@@ -55,7 +55,7 @@ class Asking:
 
     def _ask(self, ttl_ms: int | None, send: Callable[[int, Moment], A]) -> A:
         """Repeat as the real providers do."""
-        return ask(
+        return call_with_retry(
             send,
             clock=self._clock,
             call=self._asked.call,
@@ -63,7 +63,7 @@ class Asking:
             ttl_ms=ttl_ms,
             waits_ms=TIMEOUT_MS // 2,
             errors=(NoAnswer,),
-            explain=lambda _: (True, "repeat it"),
+            classify_error=lambda _: (True, "repeat it"),
         )
 
     def _request(self, number: int, carry_out: Callable[[Asked], A]) -> A:

@@ -19,7 +19,7 @@ from tests.simulation.store import KEY, NOTHING_YET, Asked, Witness
 T = TypeVar("T")
 
 _CONFIG = Config(connect_timeout=TIMEOUT_MS / 2_000, read_timeout=TIMEOUT_MS / 2_000, retries={"total_max_attempts": 1})
-MOST_REQUESTS = 6  # of a claim behind others that come between; 4 were seen, and 9 where routing goes round in circles
+MAX_REQUESTS = 6  # of a claim behind others that come between; 4 were seen, and 9 where routing goes round in circles
 _REFUSED = "ConditionalCheckFailedException"
 
 
@@ -187,7 +187,7 @@ def make_provider(environment: Environment, table: Table, network: Network, *, s
     def way(operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T | Refused:
         asked, now_ms = asked_by(environment), environment.clock.now().wall_ms
         asked.requests += 1
-        asked.most_requests = MOST_REQUESTS
+        asked.most_requests = MAX_REQUESTS
         return network.request(environment, f"{asked.call}, {operation}", lambda: carry_out(asked, now_ms))
 
     client: Any = Client(table, way)

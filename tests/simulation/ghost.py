@@ -108,10 +108,10 @@ class Ghost:
         for message_id in ids:
             if message_id not in stood:
                 self._came(asked, message_id)
-        stands, buried = set(ids), {trace.id for trace in after.ended if trace.outcome == "dead"}
+        stands, dead_lettered = set(ids), {trace.id for trace in after.ended if trace.outcome == "dead"}
         for message in before.mail:
             if message.id not in stands:
-                self._left(asked, message.id, buried)
+                self._left(asked, message.id, dead_lettered)
         for message_id, why in self.accepted.items():
             if message_id not in stands and not self.handled[message_id] and message_id not in self.dead:
                 self._broken("M3", f"message {message_id} is lost: {why}, and now it is nowhere")
@@ -124,8 +124,8 @@ class Ghost:
         if asked.invocation in self.failed_invocations:
             self._broken("M3", f"a late claim stores {message_id} again, whose source was told that it failed")
 
-    def _left(self, asked: Asked, message_id: str, buried: set[str]) -> None:
-        if message_id in buried:
+    def _left(self, asked: Asked, message_id: str, dead_lettered: set[str]) -> None:
+        if message_id in dead_lettered:
             self.dead.add(message_id)
             if self.deliveries[message_id] < self.policy.max_attempts:
                 self._broken("M6", f"message {message_id} is dead after {self.deliveries[message_id]} deliveries")
@@ -140,10 +140,10 @@ class Ghost:
         """M4, M6: oldest first, each counted, and none to a ticket."""
         if after.owner is None:
             return
-        counts = {message.id: (message.attempts, message.given) for message in before.mail}
+        counts = {message.id: (message.attempts, message.delivered_fence) for message in before.mail}
         paused = passed = False
         for message in after.mail:
-            is_given = message.given == after.fence
+            is_given = message.delivered_fence == after.fence
             is_new = is_given and counts.get(message.id, (0, 0))[1] != after.fence
             if is_new:
                 self.deliveries[message.id] += 1
@@ -167,7 +167,7 @@ class Ghost:
     def _ended(self, before: KeyState, message_id: str, now_ms: int) -> None:
         """M6: what died with its run is given again after a pause; the giver's clock may be ahead by the skew."""
         for message in before.mail:
-            if message.id == message_id and message.given:
+            if message.id == message_id and message.delivered_fence:
                 due_ms = min(now_ms, before.expires_ms) + self.policy.pause_ms(message.attempts)
                 if now_ms + (self.skew_ms or 0) < due_ms:
                     self._broken("M6", f"{message_id} has died with its run, and is given again without a pause")
@@ -245,7 +245,7 @@ class Ghost:
     def _claimed(self, asked: Asked, answer: object) -> None:
         effect = asked.effects[0] if asked.effects else None
         if effect == Effect("stored") and not isinstance(answer, Exception):
-            mine = any(m.id == asked.message_id and m.by == asked.owner for m in self.state.mail)
+            mine = any(m.id == asked.message_id and m.claimed_by == asked.owner for m in self.state.mail)
             if not isinstance(answer, Routed | Claimed) and not (isinstance(answer, Duplicate) and not mine):
                 self._broken("R8", f"{asked.message_id} was stored by this very claim, which is told {answer}")
         if isinstance(answer, Busy | Duplicate) and answer.owner == asked.owner:

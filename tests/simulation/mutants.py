@@ -44,19 +44,21 @@ class _WithoutBy(Rules):
 
     @staticmethod
     def claim(state: KeyState, now_ms: int, owner: str, *rest: Any, **more: Any) -> Any:
-        mine = {message.id for message in state.mail if message.by == owner}
+        mine = {message.id for message in state.mail if message.claimed_by == owner}
         blind = replace(
             state,
-            mail=tuple(replace(message, by="" if message.id in mine else message.by) for message in state.mail),
+            mail=tuple(
+                replace(message, claimed_by="" if message.id in mine else message.claimed_by) for message in state.mail
+            ),
             ended=tuple(
-                replace(trace, by="") if trace.by == owner and trace.outcome != "failed" else trace
+                replace(trace, claimed_by="") if trace.claimed_by == owner and trace.outcome != "failed" else trace
                 for trace in state.ended
             ),
         )
         after, said = rules.claim(blind, now_ms, owner, *rest, **more)
         if after == blind:
             return state, said
-        seeing = tuple(replace(message, by=owner) if message.id in mine else message for message in after.mail)
+        seeing = tuple(replace(message, claimed_by=owner) if message.id in mine else message for message in after.mail)
         return replace(after, mail=seeing, ended=state.ended if after.ended == blind.ended else after.ended), said
 
 
@@ -184,7 +186,10 @@ class _SameFence(Rules):
         after, said = rules.settle(state, *rest, **more)
         if not isinstance(said, rules.Granted) or after is state:
             return after, said
-        mail = tuple(replace(m, given=state.fence if m.given == after.fence else m.given) for m in after.mail)
+        mail = tuple(
+            replace(m, delivered_fence=state.fence if m.delivered_fence == after.fence else m.delivered_fence)
+            for m in after.mail
+        )
         return replace(after, fence=state.fence, mail=mail), replace(said, fence=state.fence)
 
 

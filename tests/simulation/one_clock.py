@@ -124,7 +124,9 @@ class OneClockProvider(Asking):
         def step(state: KeyState, now_ms: int, _: object) -> tuple[KeyState, Any]:
             stored = None
             if message is not None:
-                stored = Stored(id=message.id, body=body_of(message), by=owner, promised=False, stored_ms=now_ms)
+                stored = Stored(
+                    id=message.id, body=body_of(message), claimed_by=owner, promised=False, stored_ms=now_ms
+                )
             return self._rules.claim(
                 state,
                 now_ms,
@@ -210,7 +212,7 @@ class OneClockProvider(Asking):
                     deadline=self._until(heard.sent, ttl_ms, heard.lives_ms),
                 )
             case rules.Freed() as said:
-                return Released(left=said.left)
+                return Released(remaining=said.remaining)
             case _:
                 raise lost("settle", owner, heard.holder)
 

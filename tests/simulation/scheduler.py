@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 Action: TypeAlias = Callable[[], None]
 
-MOST_EVENTS = 20_000
+MAX_EVENTS = 20_000
 
 
 class Died(BaseException):
@@ -252,8 +252,8 @@ class Scheduler:
 
     def _push(self, at_ms: int, what: "Task | Action", turn: int) -> None:
         self._pushed += 1
-        if self._pushed > MOST_EVENTS:
-            self.fail(Stuck(f"{MOST_EVENTS} events, and no end"))
+        if self._pushed > MAX_EVENTS:
+            self.fail(Stuck(f"{MAX_EVENTS} events, and no end"))
         heapq.heappush(self._queue, (at_ms, self.random.random(), self._pushed, what, turn))
 
 

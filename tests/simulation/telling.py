@@ -43,7 +43,7 @@ def answer_in_short(answer: object) -> str:
         case Busy():
             return f"Busy, owner {answer.owner}"
         case Released():
-            return f"Released, {answer.left} left"
+            return f"Released, {answer.remaining} left"
         case Beat():
             return f"Beat, {answer.waiting} wait"
         case Acquisition():
@@ -59,8 +59,8 @@ def answer_in_short(answer: object) -> str:
 def state_in_short(state: KeyState) -> str:
     """A key's state."""
     mail = ", ".join(
-        f"{message.id}{'!' if message.promised else ''} by {message.by or 'nobody'} x{message.attempts}"
-        f"{' given' if state.owner is not None and message.given == state.fence else ''}"
+        f"{message.id}{'!' if message.promised else ''} by {message.claimed_by or 'nobody'} x{message.attempts}"
+        f"{' given' if state.owner is not None and message.delivered_fence == state.fence else ''}"
         f"{f' due {message.due_ms - EPOCH_MS}' if message.due_ms else ''}"
         for message in state.mail
     )

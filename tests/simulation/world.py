@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from incumbent import front
+from incumbent import sending
 from incumbent.errors import IncumbentError, LeaseUnavailable, RetryLater
 from incumbent.lease import Lease, Stop
-from incumbent.runs import Call, Later, Outcome, Ran, Runner
+from incumbent.runs import Call, Completed, Outcome, Postponed, Runner
 from incumbent.sweeper import sweep
 from incumbent.values import Duplicate, Message, Origin, Routed
 from incumbent.wakers import Wake
@@ -25,7 +25,7 @@ from tests.simulation.store import KEY, Store
 from tests.simulation.telling import Names, answer_in_short
 from tests.simulation.watched import OnlyLeases, Provider, WatchedProvider
 
-MOST_SWEEPS = 60
+MAX_SWEEPS = 60
 _TARGET = "arn:aws:lambda:eu-west-1:123456789012:function:simulated:live"
 _HOUR_MS = 3_600_000
 _ROUND_TRIP_MS = 20
@@ -265,8 +265,8 @@ class World:
         event = None if source is None else {"id": source.message_id}
         ends_in_ms = None if self.is_calm else plan.invocation_ms
         call = Call(
-            key=KEY,
-            name="key",
+            full_key=KEY,
+            key="key",
             message=None if source is None else Message(id=source.message_id, event=event),
             event=event,
             ticket=wake.ticket if wake is not None else None,
@@ -280,14 +280,14 @@ class World:
 
     def told(self, outcome: Outcome, call: Call) -> str:
         """What success the source is told; an error where there is none."""
-        if call.message is None or isinstance(outcome, Ran | Later | Routed | Duplicate):
+        if call.message is None or isinstance(outcome, Completed | Postponed | Routed | Duplicate):
             return answer_in_short(outcome)
         raise LeaseUnavailable(f"not run and not stored: {answer_in_short(outcome)}")
 
     def send(self, invocation: Invocation, source: Source) -> None:
         """``send`` from a front door."""
         environment, plan = invocation.environment, self.plan
-        front.send(
+        sending.send(
             KEY,
             {"id": source.message_id},
             message_id=source.message_id,
@@ -443,7 +443,7 @@ class World:
 
     def sweep_until_quiet(self, sweeper: Environment) -> None:
         """Go round until nothing waits and nobody runs."""
-        for _ in range(MOST_SWEEPS):
+        for _ in range(MAX_SWEEPS):
             if not self.under_way and not self.expected and not self.ghost.state.mail:
                 break
             self.sweep(sweeper)

@@ -71,9 +71,9 @@ class Context:
         return max(0, self.clock.now().until(self.ends))
 
 
-def context(clock: Clock, *, left_ms: int = 60_000, request_id: str = "request-1") -> Context:
-    """An invocation that ends ``left_ms`` from now."""
-    return Context(clock=clock, ends=clock.now().plus(left_ms), aws_request_id=request_id)
+def context(clock: Clock, *, time_left_ms: int = 60_000, request_id: str = "request-1") -> Context:
+    """An invocation that ends ``time_left_ms`` from now."""
+    return Context(clock=clock, ends=clock.now().plus(time_left_ms), aws_request_id=request_id)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from incumbent import (
     send,
 )
 from incumbent.providers.memory import MemoryProvider
-from incumbent.rules import MOST_STORED
+from incumbent.rules import MAX_STORED
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance.samples import NOT_JSON, table
 from incumbent.validation import MAX_DEPTH, UnreadableBody, from_json, is_plain, to_json
@@ -302,7 +302,7 @@ def test_redrive_into_a_mailbox_that_is_full_keeps_the_letter() -> None:
     once = Policy(max_attempts=1, max_pending=1_000)
     provider.claim("k", "A", TTL_MS, Message(id="dead", event=1), policy=once)
     provider.settle("k", "A", ttl_ms=TTL_MS, failed=[Failure(id="dead", error="e")], policy=once)
-    for number in range(MOST_STORED):
+    for number in range(MAX_STORED):
         provider.claim("k", f"T{number}", TTL_MS, Message(id=f"m{number}", event=1), policy=once, as_ticket=True)
         provider.release_lease("k", f"T{number}")
     with pytest.raises(MailboxFull, match=r"1,100 messages.*is kept"):

@@ -220,11 +220,11 @@ def child_asks_over_connections_of_its_own() -> None:
 
     from incumbent import Wake
     from incumbent.clock import SYSTEM_CLOCK
-    from incumbent.providers.dynamodb.table import Call, Table
+    from incumbent.providers.dynamodb.table import Table, TableCall
 
     os.environ.update(AWS_REGION="eu-central-1", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
     table = Table("t", client=None, session=None, config=Config(), clock=SYSTEM_CLOCK)
-    call = Call(name="claim", key="k", pk="k")
+    call = TableCall(name="claim", key="k", pk="k")
     ours = table.client(call)
     assert table.client(call) is ours
     made: list[object] = []

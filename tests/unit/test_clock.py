@@ -16,7 +16,7 @@ def test_moment_moves_on_both_clocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("later", "left_ms"),
+    ("later", "time_left_ms"),
     [
         (Moment(130, 5_030), 30),
         (Moment(130, 5_010), 10),  # the wall clock says fewer: it was set forward, or the other stood still
@@ -25,9 +25,9 @@ def test_moment_moves_on_both_clocks() -> None:
         (Moment(130, 4_000), -1_000),
     ],
 )
-def test_earlier_clock_counts(later: Moment, left_ms: int) -> None:
+def test_earlier_clock_counts(later: Moment, time_left_ms: int) -> None:
     """R12: a moment has come when either clock says so."""
-    assert Moment(100, 5_000).until(later) == left_ms
+    assert Moment(100, 5_000).until(later) == time_left_ms
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ class ForgetsOwnSettle(Spoilt):
 
     def spoil(self, before: rules.KeyState, after: rules.KeyState, answer: Any, now: int) -> tuple[rules.KeyState, Any]:
         """Keep none."""
-        return replace(after, left=None), answer
+        return replace(after, tenure_end=None), answer
 
 
 class DuplicateNotPromised(Spoilt):

@@ -1033,7 +1033,7 @@ def test_lost_lease_is_an_error_and_told_once(shop: Shop) -> None:
 
     shop.during = during
     with pytest.raises(LeaseLost) as error:
-        shop.handler(on_lost=lost.append)({"k": "a"}, shop.context(left_ms=9_000))
+        shop.handler(on_lost=lost.append)({"k": "a"}, shop.context(time_left_ms=9_000))
     assert error.value.key == "a"
     assert lost == leases
 
@@ -1207,8 +1207,8 @@ def test_time_is_the_invocations(shop: Shop, records: list[Any]) -> None:
     def by_hand(record: Any, *, context: Any = None, lease: Lease) -> None:
         left.append(lease.time_left_ms)
 
-    by_powertools(records[0], shop.context(left_ms=40_000))
-    by_hand(records[1], context=shop.context(left_ms=30_000))
+    by_powertools(records[0], shop.context(time_left_ms=40_000))
+    by_hand(records[1], context=shop.context(time_left_ms=30_000))
     by_hand(records[2])
     assert left == [40_000, 30_000, None]
 
@@ -1500,7 +1500,7 @@ def test_record_runs_and_hands_the_rest_over(shop: Shop, records: list[Any]) -> 
     assert len(got) == len(waker.wakes) == 1
     event = waker.wakes[0].to_event()
     assert function.resume({"Records": records}, shop.context()) is False
-    woken = shop.context(left_ms=50_000)
+    woken = shop.context(time_left_ms=50_000)
     assert function.resume(event, woken) is True
     assert got[1] == (records[2]["messageId"], 50_000, woken)
     assert function.resume(event, shop.context()) is True
@@ -1638,9 +1638,9 @@ def test_invocation_too_short_for_its_own_end_is_refused(shop: Shop) -> None:
     handler = shop.handler(stop_before_ms=20_000)
     for event in ({"k": "a"}, Wake(key="shop/a", ticket=None, target=None).to_event()):
         with pytest.raises(ConfigurationError, match="raise the function's timeout"):
-            handler(event, shop.context(left_ms=20_000))
+            handler(event, shop.context(time_left_ms=20_000))
     assert (shop.seen, shop.store.calls) == ([], [])
-    handler({"k": "a"}, shop.context(left_ms=20_001))
+    handler({"k": "a"}, shop.context(time_left_ms=20_001))
     assert shop.seen == [{"k": "a"}]
 
 

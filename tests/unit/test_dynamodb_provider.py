@@ -803,7 +803,7 @@ def test_long_lists_are_written_whole_and_keep_what_is_unknown(bench: Bench) -> 
     assert {each.attempt for each in bench.c.provider.peek("k")} == {1}
     assert bench.item()["mail"]["L"][28]["M"]["later"] == {"S": "kept"}
     failed = [Failure(id=f"m{number}", error="e" * 1_000, after_ms=number) for number in range(26)]
-    assert settle(bench.a, "A", *range(26, 30), failed=failed) == Released(left=27)
+    assert settle(bench.a, "A", *range(26, 30), failed=failed) == Released(remaining=27)
     left = bench.c.provider.peek("k")
     assert [each.id for each in left] == [*[f"m{number}" for number in range(26)], "m30"]
     assert [each.due_at_ms for each in left[:26]] == [NOW_MS + number for number in range(26)]
@@ -866,18 +866,20 @@ def full_record(pending: int, *, id_bytes: int, errors: bool = True) -> Record:
         rules.Stored(
             id=f"{number:05d}".ljust(id_bytes, "x"),
             body=item.Reference(item.digest(str(number))) if number >= 4 else f'"{"x" * 2_046}"',
-            by="o" * 512,
+            claimed_by="o" * 512,
             promised=True,
             stored_ms=NOW_MS,
             attempts=1_000 if errors else 0,
             due_ms=NOW_MS if errors else 0,
-            given=fence if errors else 0,
+            delivered_fence=fence if errors else 0,
             error="é" * 2_048 if errors else None,
         )
         for number in range(pending)
     )
     ended = tuple(
-        rules.Ended(id=f"{outcome}{number}".ljust(256, "x"), outcome=outcome, by="o" * 512, fence=fence, at_ms=NOW_MS)
+        rules.Ended(
+            id=f"{outcome}{number}".ljust(256, "x"), outcome=outcome, claimed_by="o" * 512, fence=fence, at_ms=NOW_MS
+        )
         for outcome in ("handled", "dead", "failed")
         for number in range(rules.REMEMBERED)
     )
@@ -889,7 +891,7 @@ def full_record(pending: int, *, id_bytes: int, errors: bool = True) -> Record:
         fence=fence,
         mail=mail,
         ended=ended if errors else (),
-        left=rules.Left(how="moved", owner="o" * 512, successor="o" * 512, fence=fence) if errors else None,
+        tenure_end=rules.TenureEnd(how="moved", owner="o" * 512, successor="o" * 512, fence=fence) if errors else None,
         block=True,
         origin=Origin(keyspace=most, target=most, request_id=most, log_stream=most) if errors else None,
     )
@@ -910,7 +912,7 @@ def messages_that_fit(id_bytes: int) -> int:
     def taken(number: int) -> bool:
         return item.takes(full_record(number, id_bytes=id_bytes, errors=False).item, message)
 
-    low, high = item.FEW, rules.MOST_STORED
+    low, high = item.FEW, rules.MAX_STORED
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if taken(middle) else (low, middle)
@@ -945,7 +947,7 @@ def test_record_near_the_limit_takes_no_more(bench: Bench, owner: str | None) ->
         for number in range(2, item.FEW + 1):
             bench.b.provider.claim("k", f"T{number}", TTL_MS, message(number), as_ticket=True)
             bench.b.provider.release_lease("k", f"T{number}")
-    bench.place.change(bench.pk(), "SET #filling = :x", x={"S": "x" * item.MOST_ITEM_BYTES})
+    bench.place.change(bench.pk(), "SET #filling = :x", x={"S": "x" * item.MAX_ITEM_BYTES})
     with pytest.raises(MailboxFull, match=r"item of key 'k' .* 400 KB .* bytes in all.*max_pending") as raised:
         claim(bench.b, "B", 999, event=LARGE)
     assert raised.value.owner == owner
@@ -978,7 +980,7 @@ def test_letter_is_kept_where_the_record_has_no_room(bench: Bench) -> None:
         claim(bench.a, f"A{number}", number, event=event, policy=policy)
         settled = [Failure(id=f"m{number}", error="e")]
         bench.a.provider.settle("k", f"A{number}", ttl_ms=TTL_MS, failed=settled, policy=policy)
-    bench.place.change(bench.pk(), "SET #filling = :x", x={"S": "x" * item.MOST_ITEM_BYTES})
+    bench.place.change(bench.pk(), "SET #filling = :x", x={"S": "x" * item.MAX_ITEM_BYTES})
     for number in (1, 2):
         with pytest.raises(MailboxFull, match="400 KB"):
             bench.b.provider.redrive("k", f"m{number}")
@@ -1011,7 +1013,9 @@ def test_256_handled_messages_cost_no_more_than_24_units(moto: Bench) -> None:
     state = rules.KeyState(
         fence=NOW_MS * 1_000,
         ended=tuple(
-            rules.Ended(id=f"id{number}", outcome="handled", by=f"o{number}", fence=NOW_MS * 1_000, at_ms=NOW_MS)
+            rules.Ended(
+                id=f"id{number}", outcome="handled", claimed_by=f"o{number}", fence=NOW_MS * 1_000, at_ms=NOW_MS
+            )
             for number in range(256)
         ),
     )
@@ -1201,7 +1205,7 @@ def test_settle_of_which_the_traces_tell_is_released(bench: Bench) -> None:
     """R9: the next owner came before the second try, and the trace has this run's fence."""
     claim(bench.a, "A", 1)
     bench.a.faults = [bench.a.reply_lost, lambda _: claim(bench.b, "B", 2)]
-    assert settle(bench.a, "A", 1) == Released(left=1)
+    assert settle(bench.a, "A", 1) == Released(remaining=1)
     assert bench.c.provider.get_lease_owner("k") == "B"
 
 
@@ -1624,15 +1628,15 @@ def test_message_that_another_buries_meanwhile_moves_no_other_ones_place(bench: 
     again = [Failure(id="m1", error="twice", after_ms=0), Failure(id="m2", error="no", after_ms=60_000)]
     settle(bench.a, "C", failed=again)
     ahead = bench.wire(FakeClock(wall_ms=bench.clock.now().wall_ms + 60_000))  # for whom m2 is due
-    buried: list[Any] = []
+    dead_lettered: list[Any] = []
 
     def bury(request: Any) -> None:
-        if request.headers["X-Amz-Target"].endswith(b"UpdateItem") and not buried:
-            buried.append(claim(bench.b, "E", policy=twice))
+        if request.headers["X-Amz-Target"].endswith(b"UpdateItem") and not dead_lettered:
+            dead_lettered.append(claim(bench.b, "E", policy=twice))
 
     ahead.faults = [None, bury, bury, bury]
     granted = claim(ahead, "F", policy=twice)
-    assert [[each.id for each in idle.buried] for idle in buried] == [["m1"]]
+    assert [[each.id for each in idle.dead_lettered] for idle in dead_lettered] == [["m1"]]
     assert [(each.id, each.attempt) for each in granted.messages] == [("m2", 2)]
     assert [each.message.id for each in bench.c.provider.dead_letters("k", 9)] == ["m1"]
     assert [(each.id, each.attempt) for each in bench.c.provider.peek("k")] == [("m2", 2)]
@@ -1941,7 +1945,7 @@ def test_parts_outlive_the_letter_that_they_are_of(bench: Bench) -> None:
 
 
 def test_part_that_is_missing_is_a_body_that_is_gone(quick: Bench) -> None:
-    """M6: it is buried, not run in half."""
+    """M6: it is dead_lettered, not run in half."""
     claim(quick.a, "A", 1, event=HUGE)
     quick.place.client.delete_item(TableName=quick.place.name, Key={"pk": {"S": quick.pk()}, "sk": {"S": PARTS[1]}})
     quick.expire()
@@ -1970,7 +1974,7 @@ def test_message_whose_body_ttl_has_taken_is_a_dead_letter(bench: Bench) -> None
     bench.clock.advance(60_000)
     assert [each.id for each in claim(bench.b, "B", 2, policy=policy).messages] == ["m2"]
     answer = settle(bench.b, "B", 2, next_owner="B2", policy=policy)
-    assert (answer.left, [each.id for each in answer.buried]) == (0, ["m1"])
+    assert (answer.remaining, [each.id for each in answer.dead_lettered]) == (0, ["m1"])
     (letter,) = bench.b.provider.dead_letters("k", 9)
     assert "14 days" in (letter.message.last_error or "")
     assert letter.message.event is None

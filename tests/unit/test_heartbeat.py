@@ -26,7 +26,7 @@ class Beaten:
         self,
         clock: Clock,
         *,
-        left_ms: int = TTL_MS,
+        time_left_ms: int = TTL_MS,
         every_ms: int = EVERY_MS,
         ttl_ms: int = TTL_MS,
         ends: Moment | None = None,
@@ -40,7 +40,7 @@ class Beaten:
         self.when_lost: Callable[[], object] = lambda: None
         self.heartbeat = Heartbeat(
             self.renew,
-            held_until=deadline(clock.now(), left_ms),
+            held_until=deadline(clock.now(), time_left_ms),
             every_ms=every_ms,
             invocation_ends=ends,
             clock=clock,
@@ -121,7 +121,7 @@ def test_each_renewal_moves_the_deadline(clock: StepClock) -> None:
 
 def test_slow_claim_is_renewed_before_its_lease_ends(clock: StepClock) -> None:
     """A claim that took 26 of 30 s leaves less than an interval: the first renewal comes within half of it."""
-    beaten = Beaten(clock, left_ms=4_000)
+    beaten = Beaten(clock, time_left_ms=4_000)
     beaten.heartbeat.start()
     assert clock.next_pause_ms() <= 2_000
     beaten.heartbeat.stop()
@@ -305,11 +305,11 @@ def test_answer_that_comes_after_the_loss_changes_nothing(clock: StepClock) -> N
     assert beaten.losses == [loss]
 
 
-@pytest.mark.parametrize(("left_ms", "held"), [(1, True), (0, False)])
-def test_renewal_is_late_from_the_deadline_on(clock: StepClock, left_ms: int, *, held: bool) -> None:
+@pytest.mark.parametrize(("time_left_ms", "held"), [(1, True), (0, False)])
+def test_renewal_is_late_from_the_deadline_on(clock: StepClock, time_left_ms: int, *, held: bool) -> None:
     """R3: both sides of the edge; what came with a late one is not noted either."""
     beaten = Beaten(clock)
-    clock.advance(TTL_MS - 300 - left_ms)
+    clock.advance(TTL_MS - 300 - time_left_ms)
     beaten.heartbeat.extend(clock.now().plus(TTL_MS), waiting=3)
     assert (beaten.heartbeat.loss is None) is held
     assert (beaten.heartbeat.waiting == 3) is held

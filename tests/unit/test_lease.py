@@ -24,13 +24,13 @@ class Held:
         self,
         take: Callable[[Sequence[str]], Sequence[Message]] = lambda _: (),
         *,
-        left_ms: int | None = 60_000,
+        time_left_ms: int | None = 60_000,
         stop_before_ms: int = 5_000,
         can_defer: bool = True,
     ) -> None:
         self.clock = FakeClock()
         self.losses: list[LeaseLost] = []
-        ends: Moment | None = None if left_ms is None else self.clock.now().plus(left_ms)
+        ends: Moment | None = None if time_left_ms is None else self.clock.now().plus(time_left_ms)
         self.heartbeat = Heartbeat(
             lambda: Renewal(deadline=self.clock.now().plus(HELD_MS), waiting=4),
             held_until=self.clock.now().plus(HELD_MS),
@@ -76,7 +76,7 @@ def test_waiting_is_as_of_the_last_request() -> None:
 
 def test_stop_says_that_the_invocation_is_nearly_over() -> None:
     """One millisecond before ``stop_before_ms`` it does not, at it it does, and after the end it still does."""
-    held = Held(left_ms=20_000)
+    held = Held(time_left_ms=20_000)
     held.clock.advance(14_999)
     just_before = held.lease.stop
     held.clock.advance(1)
@@ -90,7 +90,7 @@ def test_stop_says_that_the_invocation_is_nearly_over() -> None:
 
 def test_lease_that_is_lost_says_so_first() -> None:
     """Lost and nearly over is lost: writes must stop, not be rounded off."""
-    held = Held(left_ms=HELD_MS)
+    held = Held(time_left_ms=HELD_MS)
     held.clock.advance(HELD_MS)
     assert held.lease.stop is Stop.LOST
     with pytest.raises(LeaseLost):
@@ -105,16 +105,16 @@ def test_lease_that_is_lost_says_so_first() -> None:
 def test_no_time_left_is_not_taken_for_unknown() -> None:
     """0 means now; where the end is not known there is no deadline to stop for."""
     # H46: remaining time 0 read as "not set": Powertools #4759.
-    assert Held(left_ms=0).lease.time_left_ms == 0
-    assert Held(left_ms=0).lease.stop is Stop.DEADLINE
-    unknown = Held(left_ms=None).lease
+    assert Held(time_left_ms=0).lease.time_left_ms == 0
+    assert Held(time_left_ms=0).lease.stop is Stop.DEADLINE
+    unknown = Held(time_left_ms=None).lease
     assert unknown.time_left_ms is None
     assert unknown.stop is None
 
 
 def test_stop_before_zero_stops_at_the_end() -> None:
     """It may be set to nothing."""
-    held = Held(left_ms=1_000, stop_before_ms=0)
+    held = Held(time_left_ms=1_000, stop_before_ms=0)
     held.clock.advance(999)
     just_before = held.lease.stop
     held.clock.advance(1)
@@ -197,7 +197,7 @@ def test_nothing_is_taken_once_the_invocation_is_over() -> None:
         asked.append(have)
         return []
 
-    held = Held(take, left_ms=10_000)
+    held = Held(take, time_left_ms=10_000)
     held.clock.advance(9_999)
     assert held.lease.take() == []
     held.clock.advance(1)

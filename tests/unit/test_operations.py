@@ -83,7 +83,7 @@ def test_redrive_stops_at_a_full_mailbox_and_starts_what_is_back(hand: Hand, mon
     """M7: what is back is run, and the letters that are left are kept."""
     for message_id in ("m1", "m2", "m3"):
         hand.bury("orders/a", message_id, error="e")
-    monkeypatch.setattr(rules, "MOST_STORED", 2)
+    monkeypatch.setattr(rules, "MAX_STORED", 2)
     assert not hand.redrive("orders/a", "m1", "m2", "m3")
     assert "is kept" in hand.said[2]
     assert hand.said[3].startswith("woke ")

@@ -189,7 +189,7 @@ class TestMetrics:
         def work(event: object, context: object) -> None:
             printed.append(lines.names)
 
-        self.handler(lines, provider, clock, work)(event(), context(clock, left_ms=9_000))
+        self.handler(lines, provider, clock, work)(event(), context(clock, time_left_ms=9_000))
         before = lines.names
 
         def renewed(event: object, context: object) -> None:

@@ -50,10 +50,10 @@ from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider, server
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.redis.permissions import SCRIPTS_RUN, acl_rules
+from incumbent.retry import search_until
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import ValkeyServer
-from incumbent.tries import search_until
 from incumbent.values import (
     Busy,
     Claimed,
@@ -261,7 +261,7 @@ class TestStrangers:
         assert beat.waiting == 1
         assert ids(topic.provider.take("k", "stranger", TTL_MS)) == ["m1"]
         assert topic.provider.acquire_lease("k", "stranger", TTL_MS).fence == beat.fence
-        assert topic.settle("stranger", handled=["m1"]) == Released(left=0)
+        assert topic.settle("stranger", handled=["m1"]) == Released(remaining=0)
         assert topic.claim("B", 1) == Duplicate(state="handled")
 
     @pytest.mark.parametrize("call", ["acquire", "claim", "transfer", "settle", "release", "renew"])
@@ -280,7 +280,7 @@ class TestStrangers:
                 assert topic.provider.transfer_lease("k", "stranger", "B", TTL_MS)
                 assert topic.provider.get_lease_owner("k") == "B"
             case "settle":
-                assert topic.settle("stranger", handled=["m1"]) == Released(left=0)
+                assert topic.settle("stranger", handled=["m1"]) == Released(remaining=0)
             case "release":
                 topic.provider.release_lease("k", "stranger")
                 assert topic.provider.get_lease_owner("k") is None
@@ -477,7 +477,7 @@ class TestLives:
 # --- lost replies and late copies
 
 
-def buried(box: Box) -> None:
+def dead_lettered(box: Box) -> None:
     """A dead letter."""
     box.claim("A", 1, policy=ONCE)
     box.settle("A", failed=[Failure(id="m1", error="no")], policy=ONCE)
@@ -530,12 +530,12 @@ CALLS: dict[str, tuple[Callable[[Box], object], Callable[[RedisProvider], Any]]]
     "take": (running, lambda p: p.take("k", "A", TTL_MS, have=["m1"])),
     "peek": (running, lambda p: p.peek("k")),
     "find": (running, lambda p: p.find("k", "m1")),
-    "dead letters": (buried, lambda p: list(p.dead_letters("k", 5))),
-    "purge": (buried, lambda p: p.purge("k", "m1")),
-    "redrive": (buried, lambda p: p.redrive("k", "m1")),
+    "dead letters": (dead_lettered, lambda p: list(p.dead_letters("k", 5))),
+    "purge": (dead_lettered, lambda p: p.purge("k", "m1")),
+    "redrive": (dead_lettered, lambda p: p.redrive("k", "m1")),
 }
 CALL = pytest.mark.parametrize("name", CALLS)
-# What a second claim of a message that it has just buried finds is its own message, accepted and dead since.
+# What a second claim of a message that it has just dead_lettered finds is its own message, accepted and dead since.
 OTHERWISE_THE_SECOND_TIME = ("claim dead",)
 
 
@@ -613,7 +613,7 @@ class TestLostReplies:
         box.claim("A", 1)
         box.client.faults = ["reply lost"]
         box.client.meanwhile = lambda: box.other.claim("k", "B", TTL_MS, message(2))
-        assert box.settle("A", handled=["m1"]) == Released(left=1)
+        assert box.settle("A", handled=["m1"]) == Released(remaining=1)
         assert box.provider.get_lease_owner("k") == "B"
 
     def test_dropped_message_is_evidence_too(self, box: Box) -> None:
@@ -621,7 +621,7 @@ class TestLostReplies:
         box.claim("A", 1)
         box.client.faults = ["reply lost"]
         box.client.meanwhile = lambda: box.other.claim("k", "B", TTL_MS, message(1))
-        assert box.settle("A", dropped=[Failure(id="m1", error="no")]) == Released(left=1)
+        assert box.settle("A", dropped=[Failure(id="m1", error="no")]) == Released(remaining=1)
 
     @pytest.mark.parametrize("call", ["settle", "transfer"])
     def test_repeated_call_without_evidence_does_not_know(self, box: Box, call: str) -> None:
@@ -688,8 +688,8 @@ class TestLostReplies:
         box.pass_time(20_000)
         again = box.claim("A", 1)
         assert 9_000 < again.expires_in_ms <= 10_000
-        left_ms = SYSTEM_CLOCK.now().until(again.deadline)
-        assert 8_000 < left_ms <= 10_000 - 300
+        time_left_ms = SYSTEM_CLOCK.now().until(again.deadline)
+        assert 8_000 < time_left_ms <= 10_000 - 300
 
 
 class TestLateCopies:
@@ -889,7 +889,7 @@ class TestFormats:
 
     def test_what_is_written_is_version_1(self, box: Box) -> None:
         """The same fields in each record: a change here is a change of format."""
-        buried(box)
+        dead_lettered(box)
         box.claim("B", 2, origin=Origin(keyspace="app", target="arn:f", request_id="r", log_stream="l"))
         box.settle("B", handled=["m2"])
         box.claim("C", 3)
@@ -970,7 +970,7 @@ class TestFormats:
 
     def test_redrive_into_a_mailbox_that_is_full_keeps_the_letter(self, box: Box) -> None:
         """M7: as many as any key may store."""
-        buried(box)
+        dead_lettered(box)
         metas = {f"f{number}": GOLDEN["meta"]["m1"] for number in range(1_100 - box.bare.zcard(box.of["mail"]))}
         box.bare.zadd(box.of["mail"], {name: 1_000 + number for number, name in enumerate(metas)})
         box.bare.hset(box.of["meta"], mapping=metas)
@@ -983,7 +983,7 @@ class TestFormats:
     @pytest.mark.parametrize("name", ["dead letters", "redrive", "purge"])
     def test_unknown_version_of_a_letter_is_refused(self, box: Box, name: str) -> None:
         """It is left for the version that wrote it."""
-        buried(box)
+        dead_lettered(box)
         letter = box.bare.hget(box.of["letters"], "m1")
         box.bare.hset(box.of["letters"], "m1", letter.replace('"v":1', '"v":2'))
         before = box.everything()
@@ -1105,7 +1105,7 @@ class TestFormats:
         box.client.sent.clear()
         answer = box.provider.claim("k", "A", TTL_MS, None)
         assert isinstance(answer, Claimed)
-        assert (ids(answer.messages), ids(answer.buried)) == (["m2"], ["m1"])
+        assert (ids(answer.messages), ids(answer.dead_lettered)) == (["m2"], ["m1"])
         assert [args[0] for args in box.client.sent].count("EVALSHA") == 3
         (letter,) = box.provider.dead_letters("k", EVERYTHING)
         assert letter.message.event == body.decode(errors="backslashreplace")
@@ -1534,12 +1534,12 @@ class TestErrors:
             assert box.bare.exists(*(name.decode() for name in Names(box.prefix).of("free"))) == 0
             assert box.provider.beat("k", "A", TTL_MS).waiting == 1
             assert ids(box.provider.take("k", "A", TTL_MS, have=["m1"])) == ["m2"]
-            assert box.settle("A", handled=["m1", "m2"]) == Released(left=0)
+            assert box.settle("A", handled=["m1", "m2"]) == Released(remaining=0)
             box.provider.release_lease("releasing", "A")
             assert box.provider.transfer_lease("moving", "A", "B", TTL_MS)
             assert box.provider.settle(
                 "failing", "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="no")], next_owner="A2"
-            ) == Released(left=1)
+            ) == Released(remaining=1)
 
     def test_former_primary_is_left_for_the_new_one(self) -> None:
         """READONLY: the pooled connections are made anew, and the second try is answered."""
@@ -1708,7 +1708,7 @@ class TestSettings:
             provider.acquire_lease("k", "A", TTL_MS)
         twin = getattr(redis.exceptions, name.replace("Valkey", "Redis"), None)
         if twin is not None:
-            assert server._explain(twin(*arguments))[1] in str(error.value)  # noqa: SLF001
+            assert server._classify_error(twin(*arguments))[1] in str(error.value)  # noqa: SLF001
         causes = [error.value.__cause__, getattr(error.value.__cause__, "__cause__", None)]
         assert raised in causes
 

@@ -215,7 +215,7 @@ class Walk:
         stored = None
         if message is not None:
             body = json.dumps(message.event)
-            stored = rules.Stored(id=message_id, body=body, by=owner, promised=False, stored_ms=self.now)
+            stored = rules.Stored(id=message_id, body=body, claimed_by=owner, promised=False, stored_ms=self.now)
         before = self.state
         self.state, expected = rules.claim(self.state, self.now, owner, ttl_ms, stored, policy=self.policy, **more)
         answer = self.ask(which, "claim", owner, ttl_ms, message, policy=self.policy, **more)
@@ -338,7 +338,7 @@ class Walk:
             case rules.Known():
                 assert answer == Duplicate(state=expected.state, owner=expected.owner), told
             case rules.Freed():
-                assert answer == Released(left=expected.left), told
+                assert answer == Released(remaining=expected.remaining), told
             case "nothing due":
                 assert answer == Idle(), told
             case "full":
@@ -352,8 +352,8 @@ class Walk:
     def compare_buried(self, answer: object, before: rules.KeyState) -> None:
         """A claim or settle says what it has moved to the dead letters."""
         if isinstance(answer, Claimed | Continued | Released | Duplicate | Idle):
-            expected = rules.buried(before, self.state)
-            self.same([seen(each) for each in answer.buried], [seen(each) for each in expected])
+            expected = rules.dead_lettered(before, self.state)
+            self.same([seen(each) for each in answer.dead_lettered], [seen(each) for each in expected])
 
     def compare_archived(self, which: int, call: str, message_id: str, *, expected: bool) -> None:
         """What is not there may have been removed by an earlier try, if there may have been one (R9)."""
@@ -390,11 +390,11 @@ class Walk:
                     json.loads(bodies[each.id]),
                 ),
                 (
-                    each.by,
+                    each.claimed_by,
                     each.promised,
                     each.attempts,
                     each.error,
-                    each.given == self.state.fence and each.given > 0,
+                    each.delivered_fence == self.state.fence and each.delivered_fence > 0,
                     json.loads(each.body),
                 ),
             )
@@ -404,14 +404,18 @@ class Walk:
             self.same(fields.get("block", "0"), "1" if self.state.block else "0")
             self.same(fields.get("pauses", ""), ",".join(map(str, self.state.pauses_ms)))
             self.same(fields.get("target") or None, self.state.origin and self.state.origin.target)
-            left = self.state.left and (self.state.left.how, self.state.left.owner, self.state.left.successor)
+            left = self.state.tenure_end and (
+                self.state.tenure_end.how,
+                self.state.tenure_end.owner,
+                self.state.tenure_end.successor,
+            )
             how = fields.get("left_how")
             self.same((how, fields["left_owner"], fields["left_successor"] or None) if how else None, left)
         for outcome in ("handled", "dead", "failed"):
             first, last, _ = map(int, traces.get(outcome[0], "1 0 0").split())
             kept = [traces.get(f"{outcome[0]}:{number}") for number in range(first, last + 1)]
             young = [
-                trace.by + trace.id
+                trace.claimed_by + trace.id
                 for trace in self.state.ended
                 if trace.outcome == outcome and self.now - trace.at_ms < WINDOW_MS
             ]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from incumbent import rules
-from incumbent.rules import Ended, Freed, Granted, Held, KeyState, Known, Left, Stored
+from incumbent.rules import Ended, Freed, Granted, Held, KeyState, Known, Stored, TenureEnd
 from incumbent.values import Failure, Policy
 
 TTL_MS = 30_000
@@ -20,7 +20,7 @@ POLICY = Policy()
 
 def stored(number: int = 1, *, by: str = "A", now: int = NOW) -> Stored:
     """A message as a claim brings it."""
-    return Stored(id=f"m{number}", body=f"{number}", by=by, promised=False, stored_ms=now)
+    return Stored(id=f"m{number}", body=f"{number}", claimed_by=by, promised=False, stored_ms=now)
 
 
 def claimed(state: KeyState = KeyState(), owner: str = "A", number: int | None = 1, **more: Any) -> KeyState:  # noqa: B008
@@ -94,12 +94,12 @@ def test_run_that_died_pauses_by_the_policy_that_the_key_has_noted() -> None:
     state, _ = rules.claim(KeyState(), NOW, "A", TTL_MS, stored(), policy=policy)
     assert state.pauses_ms == (7_000, 9_000)
     moved, _ = rules.transfer(state, NOW + 10, "A", "B", TTL_MS)
-    assert [(each.due_ms, each.given, each.attempts) for each in moved.mail] == [(NOW + 7_010, 0, 1)]
+    assert [(each.due_ms, each.delivered_fence, each.attempts) for each in moved.mail] == [(NOW + 7_010, 0, 1)]
     taken, _ = rules.acquire(state, NOW + TTL_MS + 500, "B", TTL_MS)
-    assert [(each.due_ms, each.given) for each in taken.mail] == [(NOW + TTL_MS + 7_000, 0)]
+    assert [(each.due_ms, each.delivered_fence) for each in taken.mail] == [(NOW + TTL_MS + 7_000, 0)]
     bare = replace(state, pauses_ms=())
     taken, _ = rules.acquire(bare, NOW + TTL_MS + 500, "B", TTL_MS)
-    assert [(each.due_ms, each.given) for each in taken.mail] == [(NOW + TTL_MS, 0)]
+    assert [(each.due_ms, each.delivered_fence) for each in taken.mail] == [(NOW + TTL_MS, 0)]
 
 
 def test_run_that_died_is_ended_once() -> None:
@@ -170,7 +170,9 @@ def test_fence_grows_though_the_clock_stands_or_goes_back() -> None:
     for now in (NOW, NOW - 60_000, NOW):
         before = state.fence
         state = rules.release(state, now, state.owner or "")
-        state, answer = rules.acquire(state, now, "B" if state.left and state.left.owner == "A" else "A", TTL_MS)
+        state, answer = rules.acquire(
+            state, now, "B" if state.tenure_end and state.tenure_end.owner == "A" else "A", TTL_MS
+        )
         assert isinstance(answer, Granted)
         assert state.fence == before + 1
 
@@ -196,7 +198,7 @@ def test_call_of_this_tenure_counts() -> None:
     assert rules.renew(state, NOW, "A", TTL_MS, state.fence)[1] != "lost"
     assert rules.release(state, NOW, "A", state.fence).owner is None
     assert rules.transfer(state, NOW, "A", "B", TTL_MS, fence=state.fence)[1] is True
-    assert settle(state, "A", fence=state.fence, handled=["m1"])[1] == Freed(left=0)
+    assert settle(state, "A", fence=state.fence, handled=["m1"])[1] == Freed(remaining=0)
 
 
 # --- evidence
@@ -222,7 +224,7 @@ def test_repeated_settle_finds_the_traces_of_its_messages() -> None:
     fence = state.fence
     state, _ = settle(state, "A", handled=["m1"])
     state = claimed(state, "B", 2)
-    assert settle(state, "A", handled=["m1"], fence=fence, repeated=True)[1] == Freed(left=1)
+    assert settle(state, "A", handled=["m1"], fence=fence, repeated=True)[1] == Freed(remaining=1)
 
 
 def test_first_settle_that_finds_another_owner_has_lost() -> None:
@@ -273,8 +275,8 @@ def test_repeated_transfer_without_evidence_does_not_know(after_ms: int) -> None
 def test_evidence_is_of_the_last_tenure_only() -> None:
     """R8: a new grant forgets how the one before ended."""
     freed, _ = settle(claimed(), "A", handled=["m1"])
-    assert freed.left == Left(how="settled", owner="A", successor=None, fence=NOW * 1_000)
-    assert rules.acquire(freed, NOW, "B", TTL_MS)[0].left is None
+    assert freed.tenure_end == TenureEnd(how="settled", owner="A", successor=None, fence=NOW * 1_000)
+    assert rules.acquire(freed, NOW, "B", TTL_MS)[0].tenure_end is None
 
 
 # --- traces
@@ -386,10 +388,10 @@ def test_buried_is_what_died_in_the_step() -> None:
     """M6: and not what was dead before."""
     once = Policy(max_attempts=1)
     first, _ = settle(claimed(), "A", failed=[Failure(id="m1", error="e")], policy=once)
-    assert [each.id for each in rules.buried(claimed(), first)] == ["m1"]
+    assert [each.id for each in rules.dead_lettered(claimed(), first)] == ["m1"]
     second, _ = settle(claimed(first, "B", 2), "B", failed=[Failure(id="m2", error="e")], policy=once)
-    assert [each.id for each in rules.buried(first, second)] == ["m2"]
-    assert rules.buried(second, second) == ()
+    assert [each.id for each in rules.dead_lettered(first, second)] == ["m2"]
+    assert rules.dead_lettered(second, second) == ()
 
 
 # --- whatever happens
@@ -434,7 +436,7 @@ class Step:
         """What becomes of messages."""
         ids = [each.id for each in self.after.mail]
         kept = {each.id: each for each in self.after.mail}
-        dead = {each.id for each in rules.buried(self.before, self.after)}
+        dead = {each.id for each in rules.dead_lettered(self.before, self.after)}
         dropped = {each.id for each in self.ends.get("dropped", ())}
         assert len(ids) == len(kept)  # M5: no id is stored twice
         for old in self.before.mail:
@@ -450,11 +452,14 @@ class Step:
         died = {
             old.id
             for old in self.before.mail
-            if not self.after.block and old.given and old.id in kept and kept[old.id].given != old.given
+            if not self.after.block
+            and old.delivered_fence
+            and old.id in kept
+            and kept[old.id].delivered_fence != old.delivered_fence
         }
         stayed = [each.id for each in self.before.mail if each.id in kept and each.id not in died]
         assert [each for each in ids if each not in died][: len(stayed)] == stayed
-        assert {each.given for each in self.after.mail} <= {0, self.after.fence}
+        assert {each.delivered_fence for each in self.after.mail} <= {0, self.after.fence}
         # M6: nothing is given to a run beyond its last attempt.
         assert all(each.attempts <= self.policy.max_attempts for each in rules.given(self.after))
 
@@ -542,4 +547,4 @@ def test_state_is_frozen() -> None:
     assert [each.id for each in state.mail] == ["m1"]
     with pytest.raises(AttributeError):
         state.owner = "B"  # type: ignore[misc]
-    assert replace(state, ended=(Ended(id="x", outcome="dead", by="A", fence=1, at_ms=NOW),)).ended
+    assert replace(state, ended=(Ended(id="x", outcome="dead", claimed_by="A", fence=1, at_ms=NOW),)).ended

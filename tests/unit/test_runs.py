@@ -33,7 +33,7 @@ from incumbent import (
 )
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
-from incumbent.runs import Call, Later, Outcome, Ran, Runner, Settings, Work, describe
+from incumbent.runs import Call, Completed, Outcome, Postponed, Runner, Settings, Work, describe
 from incumbent.testing.conformance.subject import at_once
 from tests.unit.stage import (
     ARN,
@@ -92,21 +92,21 @@ class Line:
         message_id: str | None,
         *,
         ticket: str | None = None,
-        left_ms: int | None = 120_000,
+        time_left_ms: int | None = 120_000,
         synchronous: bool = False,
         hops: int = 0,
     ) -> Call:
         """One invocation, with a message or a ticket."""
         name = message_id or f"resume-{hops}"
         return Call(
-            key=KEY,
-            name="k",
+            full_key=KEY,
+            key="k",
             message=None if message_id is None else Message(id=message_id, event={"stored": message_id}),
             event={"own": message_id},
             ticket=ticket,
             hops=hops,
             origin=Origin(keyspace="orders", target=ARN, request_id=f"request-{name}", log_stream="stream"),
-            ends=None if left_ms is None else self.clock.now().plus(left_ms),
+            ends=None if time_left_ms is None else self.clock.now().plus(time_left_ms),
             synchronous=synchronous,
         )
 
@@ -240,7 +240,7 @@ def test_handle_that_a_run_leaves_behind_holds_nothing(line: Line) -> None:
 
 def test_uncontended_run_is_two_requests(line: Line) -> None:
     """M10: claim and settle; afterwards nobody owns the key and nothing is stored."""
-    assert line.serve(line.call("m1"), lambda *_: "done") == Ran(result="done")
+    assert line.serve(line.call("m1"), lambda *_: "done") == Completed(result="done")
     assert line.store.calls == ["claim", "settle"]
     assert (line.owner, line.stored) == (None, [])
 
@@ -285,7 +285,7 @@ def test_what_was_stored_first_under_an_id_is_what_runs(
         line.store.claim(KEY, "dead", TTL_MS, Message(id="m1", event={"stored": "m1"}))
         line.clock.advance(TTL_MS + PAUSE_MS)
     another = replace(line.call("m1"), message=Message(id="m1", event={"stored": 2}), event={"own": 2})
-    assert line.serve(another, lambda message, _: seen.append(message.event)) == Ran()
+    assert line.serve(another, lambda message, _: seen.append(message.event)) == Completed()
     assert seen == [{"stored": "m1"}]
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "'m1' of key 'k' was delivered again with another event" in said
@@ -381,7 +381,7 @@ def test_follow_ups_run_in_the_order_of_arrival(line: Line) -> None:
     """M4: each as a run of its own; the invocation answers with its own result, the hook gets the others'."""
     line.during["m1"] = arrivals(line, "m2", "m3")
     line.during["m3"] = arrivals(line, "m4")
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert line.order == ["m1", "m2", "m3", "m4"]
     assert line.results == [(each, f"result of {each}") for each in ("m2", "m3", "m4")]
     assert line.stored == []
@@ -426,7 +426,7 @@ def test_own_message_behind_older_ones_runs_in_its_turn(line: Line) -> None:
     """M4: what an owner left behind goes first, then the own one, whose result is the answer."""
     # H40: a message to an owner that has just died: Mastra #23801.
     line.leave("m1", "m2")
-    assert line.come("m3") == Ran(result="result of m3")
+    assert line.come("m3") == Completed(result="result of m3")
     assert line.order == ["m1", "m2", "m3"]
     assert [message_id for message_id, _ in line.results] == ["m1", "m2"]
 
@@ -455,7 +455,7 @@ def test_own_message_that_was_taken_by_an_older_run_is_answered_with_its_result(
         return [each.id for each in lease.take()]
 
     line.during["m1"] = during
-    assert line.come("m2") == Ran(result=["m2"])
+    assert line.come("m2") == Completed(result=["m2"])
     assert line.order == ["m1"]
     assert line.results == [("m1", ["m2"])]
     assert line.stored == []
@@ -469,7 +469,7 @@ def test_taken_messages_are_settled_with_the_run(line: Line) -> None:
         return [each.id for each in lease.take()]
 
     line.during["m1"] = during
-    assert line.come("m1") == Ran(result=["m2", "m3"])
+    assert line.come("m1") == Completed(result=["m2", "m3"])
     assert line.order == ["m1"]
     assert line.stored == []
     assert [message_id for message_id, _ in line.results] == ["m2", "m3"]
@@ -496,7 +496,7 @@ def test_hook_that_raises_changes_nothing(line: Line, caplog: pytest.LogCaptureF
     runner = Runner(
         line.store, line.settings, clock=line.clock, on_result=raising(ValueError("a bug")), observers=[line.facts]
     )
-    assert runner.serve(line.call("m1"), line.work) == Ran(result="result of m1")
+    assert runner.serve(line.call("m1"), line.work) == Completed(result="result of m1")
     assert line.stored == []
     assert "on_result raised" in caplog.text
 
@@ -526,8 +526,8 @@ def test_crowd_runs_one_at_a_time_and_loses_nothing() -> None:
 
     def come(number: int) -> None:
         call = Call(
+            full_key=f"k{number % 3}",
             key=f"k{number % 3}",
-            name=f"k{number % 3}",
             message=Message(id=f"m{number}", event=None),
             origin=Origin(request_id=f"r{number}"),
             ends=SYSTEM_CLOCK.now().plus(9_000),
@@ -546,7 +546,7 @@ def test_crowd_runs_one_at_a_time_and_loses_nothing() -> None:
 def test_caller_who_waits_is_not_made_to_wait_for_others(woken: Line) -> None:
     """A synchronous invocation runs its own message; the key passes to a ticket, and the waker sends it."""
     woken.during["m1"] = arrivals(woken, "m2", "m3")
-    assert woken.come("m1", synchronous=True) == Ran(result="result of m1")
+    assert woken.come("m1", synchronous=True) == Completed(result="result of m1")
     assert woken.order == ["m1"]
     (wake,) = wakes(woken)
     assert (wake.key, wake.target, wake.hops) == (KEY, ARN, 1)
@@ -563,7 +563,7 @@ def test_woken_invocation_runs_the_rest(woken: Line) -> None:
     woken.during["m1"] = arrivals(woken, "m2", "m3")
     woken.come("m1", synchronous=True)
     (wake,) = wakes(woken)
-    assert woken.resume(wake) == Ran()
+    assert woken.resume(wake) == Completed()
     assert [(seen.id, seen.attempt) for seen in woken.ran] == [("m1", 1), ("m2", 1), ("m3", 1)]
     assert wake.ticket not in {seen.owner for seen in woken.ran}
     assert (woken.owner, woken.stored) == (None, [])
@@ -581,7 +581,7 @@ def test_wake_that_comes_twice_runs_once(woken: Line) -> None:
         second.append(woken.resume(wake))
 
     woken.during["m2"] = during
-    assert woken.resume(wake) == Ran()
+    assert woken.resume(wake) == Completed()
     assert isinstance(second[0], Busy)
     assert woken.resume(wake) == Idle()
     assert woken.order == ["m1", "m2"]
@@ -601,13 +601,13 @@ def test_two_woken_at_the_same_moment_are_one_owner(woken: Line) -> None:
     def resume() -> None:
         outcome = woken.resume(wake)
         outcomes.append(outcome)
-        if not isinstance(outcome, Ran):
+        if not isinstance(outcome, Completed):
             both_asked.wait()
 
     with beside(resume), beside(resume):
         pass
     assert woken.order == ["m1", "m2"]
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Busy", "Ran"]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Busy", "Completed"]
 
 
 def test_forged_or_stale_ticket_owns_nothing_that_is_held(woken: Line) -> None:
@@ -619,14 +619,14 @@ def test_forged_or_stale_ticket_owns_nothing_that_is_held(woken: Line) -> None:
     assert isinstance(woken.resume(forged), Busy)
     assert woken.ran == []
     woken.store.release_lease(KEY, "somebody")
-    assert woken.resume(forged) == Ran()
+    assert woken.resume(forged) == Completed()
     assert woken.order == ["m1"]
 
 
 def test_caller_who_waits_behind_older_messages_is_answered_at_once(woken: Line) -> None:
     """It hands over without running anything: older ones first, no delivery counted, its own promised."""
     woken.leave("m1", "m2")
-    assert woken.come("m3", synchronous=True) == Later(why="behind")
+    assert woken.come("m3", synchronous=True) == Postponed(reason="queued")
     assert woken.ran == []
     assert [(message.id, message.attempt, message.promised) for message in woken.mail] == [
         ("m1", 0, True),
@@ -642,7 +642,7 @@ def test_without_a_waker_the_rest_is_run_in_place(line: Line) -> None:
     """Nobody could be woken: a caller waits for it, and nothing is left."""
     line.leave("m1")
     line.during["m2"] = arrivals(line, "m3")
-    assert line.come("m2", synchronous=True) == Ran(result="result of m2")
+    assert line.come("m2", synchronous=True) == Completed(result="result of m2")
     assert line.order == ["m1", "m2", "m3"]
     assert line.stored == []
 
@@ -653,7 +653,7 @@ def test_failed_wake_is_like_none_when_there_is_time(woken: Line) -> None:
     assert woken.waker is not None
     woken.waker.fails = ConnectionError("no route")
     woken.during["m1"] = arrivals(woken, "m2", "m3")
-    assert woken.come("m1", synchronous=True) == Ran(result="result of m1")
+    assert woken.come("m1", synchronous=True) == Completed(result="result of m1")
     assert [(seen.id, seen.attempt) for seen in woken.ran] == [("m1", 1), ("m2", 1), ("m3", 1)]
     assert len(wakes(woken)) == 1
     assert woken.stored == []
@@ -664,7 +664,7 @@ def test_caller_behind_older_messages_whose_wake_fails_is_served_in_place(woken:
     assert woken.waker is not None
     woken.waker.fails = ConnectionError("no route")
     woken.leave("m1")
-    assert woken.come("m2", synchronous=True) == Ran(result="result of m2")
+    assert woken.come("m2", synchronous=True) == Completed(result="result of m2")
     assert woken.order == ["m1", "m2"]
 
 
@@ -679,7 +679,7 @@ def test_failed_wake_without_time_leaves_an_orphan(woken: Line) -> None:
         return "done"
 
     woken.during["m1"] = long
-    assert woken.come("m1", synchronous=True, left_ms=30_000) == Ran(result="done")
+    assert woken.come("m1", synchronous=True, time_left_ms=30_000) == Completed(result="done")
     assert woken.order == ["m1"]
     assert woken.owner is None
     assert woken.orphaned
@@ -696,13 +696,13 @@ def test_wake_that_failed_and_arrived_all_the_same_runs_once(woken: Line) -> Non
     woken.waker.fails = TimeoutError("sent, but not answered")
     woken.waker.meanwhile = woken.resume
     woken.during["m1"] = arrivals(woken, "m2")
-    assert woken.come("m1", synchronous=True) == Ran(result="result of m1")
+    assert woken.come("m1", synchronous=True) == Completed(result="result of m1")
     assert woken.order == ["m1", "m2"]
     assert (woken.owner, woken.stored) == (None, [])
 
 
-@pytest.mark.parametrize("left_ms", [120_000, 30_000])
-def test_wake_that_failed_does_not_free_a_running_successors_key(woken: Line, left_ms: int) -> None:
+@pytest.mark.parametrize("time_left_ms", [120_000, 30_000])
+def test_wake_that_failed_does_not_free_a_running_successors_key(woken: Line, time_left_ms: int) -> None:
     """H62: neither taking the ticket back nor giving it up does anything once it is spent."""
     assert woken.waker is not None
 
@@ -716,10 +716,10 @@ def test_wake_that_failed_does_not_free_a_running_successors_key(woken: Line, le
     woken.waker.fails = TimeoutError("sent, but not answered")
     woken.waker.meanwhile = redeem
     woken.during["m1"] = during
-    assert woken.come("m1", synchronous=True, left_ms=left_ms) == Ran(result=None)
+    assert woken.come("m1", synchronous=True, time_left_ms=time_left_ms) == Completed(result=None)
     assert woken.owner == "successor"
     assert woken.order == ["m1"]
-    assert ("release_lease" in woken.store.calls) is (left_ms == 30_000)
+    assert ("release_lease" in woken.store.calls) is (time_left_ms == 30_000)
 
 
 def test_trouble_after_the_hand_over_does_not_take_the_result_away(woken: Line) -> None:
@@ -728,7 +728,7 @@ def test_trouble_after_the_hand_over_does_not_take_the_result_away(woken: Line) 
     woken.waker.fails = ConnectionError("no route")
     woken.waker.meanwhile = lambda _: woken.store.before.update(claim=raising(LeaseUnavailable("down", key=KEY)))
     woken.during["m1"] = arrivals(woken, "m2")
-    assert woken.come("m1", synchronous=True) == Ran(result="result of m1")
+    assert woken.come("m1", synchronous=True) == Completed(result="result of m1")
     assert woken.facts.names[-1] == "store_error"
     assert woken.stored == ["m2"]
 
@@ -740,7 +740,7 @@ def test_trouble_after_the_hand_over_of_a_woken_invocation_is_no_error(woken: Li
     woken.waker.fails = ConnectionError("no route")
     woken.leave("m1", "m2")
     woken.store.before["release_lease"] = raising(LeaseUnavailable("down", key=KEY))
-    assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=1)) == Ran()
+    assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=1)) == Completed()
     assert woken.facts.names[-2:] == ["wake_failed", "store_error"]
     assert woken.stored == ["m2"]
 
@@ -750,13 +750,13 @@ def test_chain_is_cut_after_so_many_hops(woken: Line) -> None:
     woken.settings = Settings(max_hops=3, drain_ms=0)
     woken.leave("m1", "m2")
     for hops in range(1, 3):
-        assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=hops)) == Ran()
+        assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=hops)) == Completed()
         assert len(woken.order) == hops  # one each: what a chain does not run, it would hand on for ever
         assert wakes(woken)[-1].hops == hops + 1
         woken.store.release_lease(KEY, woken.owner)
         woken.leave(f"more-{hops}")
     told = len(wakes(woken))
-    assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=3)) == Ran()
+    assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=3)) == Completed()
     assert len(wakes(woken)) == told
     assert woken.facts.names[-2:] == ["released", "chain_cut"]
     assert woken.owner is None
@@ -790,7 +790,7 @@ def test_drain_ms_lets_a_caller_wait_for_others(woken: Line) -> None:
         return slow(message, lease)
 
     woken.during["m1"] = first
-    assert woken.come("m1", synchronous=True) == Ran(result="done")
+    assert woken.come("m1", synchronous=True) == Completed(result="done")
     assert woken.order == ["m1", "m2", "m3"]
     assert len(wakes(woken)) == 1
 
@@ -808,7 +808,7 @@ def test_drain_ms_of_zero_without_a_waker_leaves_the_rest(line: Line) -> None:
     """Nobody is woken, and nothing else is run: what waits is an orphan."""
     line.settings = Settings(drain_ms=0)
     line.during["m1"] = arrivals(line, "m2")
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert line.order == ["m1"]
     assert line.orphaned
     assert "chain_cut" not in line.facts.names
@@ -818,13 +818,13 @@ def test_own_message_that_is_not_reached_is_promised(line: Line) -> None:
     """M3: the time is up after an older one: its source is told "accepted", since it is marked before."""
     line.settings = Settings(drain_ms=0)
     line.leave("m1")
-    assert line.come("m2") == Later(why="behind")
+    assert line.come("m2") == Postponed(reason="queued")
     assert [(message.id, message.promised, message.attempt) for message in line.mail] == [("m2", True, 0)]
     assert line.owner is None
 
 
-@pytest.mark.parametrize(("left_ms", "runs"), [(25_000, 2), (25_001, 3)])
-def test_another_is_run_only_if_it_may_be_as_long_as_the_longest(line: Line, left_ms: int, runs: int) -> None:
+@pytest.mark.parametrize(("time_left_ms", "runs"), [(25_000, 2), (25_001, 3)])
+def test_another_is_run_only_if_it_may_be_as_long_as_the_longest(line: Line, time_left_ms: int, runs: int) -> None:
     """What is left of the invocation less ``stop_before_ms`` must be more than the longest run so far."""
 
     def take_ms(ms: int) -> Callable[[Message, Lease], None]:
@@ -836,7 +836,7 @@ def test_another_is_run_only_if_it_may_be_as_long_as_the_longest(line: Line, lef
 
     line.during = {"m1": first, "m2": take_ms(5_000), "m3": take_ms(1)}
     line.settings = Settings(stop_before_ms=10_000)
-    line.come("m1", left_ms=left_ms)
+    line.come("m1", time_left_ms=time_left_ms)
     assert len(line.ran) == runs
     assert line.orphaned is (runs == 2)
 
@@ -851,13 +851,13 @@ def test_longest_run_counts_and_not_the_last(line: Line) -> None:
 
     line.during = {each: lambda *_: line.clock.advance(10) for each in ("m2", "m3", "m4")}
     line.during["m1"] = first
-    line.come("m1", left_ms=20_020)
+    line.come("m1", time_left_ms=20_020)
     assert line.order == ["m1", "m2", "m3"]
     assert line.stored == ["m4"]
 
 
-@pytest.mark.parametrize(("left_ms", "stop_ms"), [(120_000, 5_000), (8_000, 2_000), (1_000, 250)])
-def test_runs_stop_before_the_end_by_a_share_of_it(line: Line, left_ms: int, stop_ms: int) -> None:
+@pytest.mark.parametrize(("time_left_ms", "stop_ms"), [(120_000, 5_000), (8_000, 2_000), (1_000, 250)])
+def test_runs_stop_before_the_end_by_a_share_of_it(line: Line, time_left_ms: int, stop_ms: int) -> None:
     """Unless set, 5 s before the end of the invocation, and at most a quarter of what it had."""
     stops: list[Stop | None] = []
 
@@ -874,7 +874,7 @@ def test_runs_stop_before_the_end_by_a_share_of_it(line: Line, left_ms: int, sto
         stops.append(lease.stop)
 
     line.during["m1"] = during
-    line.come("m1", left_ms=left_ms)
+    line.come("m1", time_left_ms=time_left_ms)
     assert stops == [None, Stop.DEADLINE]
 
 
@@ -886,7 +886,7 @@ def test_woken_invocation_drains_like_any_asynchronous_one(woken: Line) -> None:
         woken.clock.advance(10_000)
 
     woken.during = dict.fromkeys(("m1", "m2", "m3"), slow)
-    assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=4), left_ms=35_000) == Ran()
+    assert woken.resume(Wake(key=KEY, ticket=None, target=None, hops=4), time_left_ms=35_000) == Completed()
     assert woken.order == ["m1", "m2"]
     assert [wake.hops for wake in wakes(woken)] == [5]
 
@@ -897,7 +897,7 @@ def test_woken_invocation_drains_like_any_asynchronous_one(woken: Line) -> None:
 def test_deferred_run_goes_on_in_the_next_invocation(woken: Line) -> None:
     """Its messages keep their place, no attempt is counted, and the waker is called though there was time."""
     woken.during["m1"] = lambda message, lease: (arrivals(woken, "m2")(message, lease), lease.defer())[1]
-    assert woken.come("m1") == Later(why="deferred")
+    assert woken.come("m1") == Postponed(reason="deferred")
     assert [(message.id, message.attempt, message.promised) for message in woken.mail] == [
         ("m1", 0, True),
         ("m2", 0, True),
@@ -913,7 +913,7 @@ def test_deferred_run_goes_on_in_the_next_invocation(woken: Line) -> None:
 def test_deferred_run_without_a_waker_waits_for_the_next_invocation(line: Line) -> None:
     """It is not begun again in the same one."""
     line.during["m1"] = lambda _, lease: lease.defer()
-    assert line.come("m1") == Later(why="deferred")
+    assert line.come("m1") == Postponed(reason="deferred")
     assert line.order == ["m1"]
     assert line.orphaned
     line.during.clear()
@@ -926,7 +926,7 @@ def test_deferred_follow_up_does_not_change_the_own_answer(*, with_waker: bool) 
     """The own message was handled before."""
     line = Line(waker=RecordingWaker() if with_waker else None)
     line.during = {"m1": arrivals(line, "m2"), "m2": lambda _, lease: lease.defer()}
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert [(message.id, message.attempt) for message in line.mail] == [("m2", 0)]
     assert line.orphaned is not with_waker
 
@@ -957,7 +957,7 @@ def test_own_message_that_runs_once_more_is_as_it_was_stored(woken: Line) -> Non
         return lease.defer() if len(events) == 1 else "done"
 
     woken.during["m1"] = during
-    assert woken.come("m1") == Ran(result="done")
+    assert woken.come("m1") == Completed(result="done")
     assert events == [{"own": "m1"}, {"stored": "m1"}]
 
 
@@ -983,7 +983,7 @@ def test_own_message_that_raises_goes_back_to_its_source(line: Line) -> None:
     ended = line.facts.of("run_ended")[0]
     assert (ended.outcome, ended.error) == ("failed", "ValueError: broken")
     line.during.clear()
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert [(seen.id, seen.attempt) for seen in line.ran] == [("m1", 1), ("m1", 1)]
 
 
@@ -1045,14 +1045,14 @@ def test_source_that_retries_during_the_pause_is_told_that_it_waits(line: Line) 
     line.during.clear()
     assert line.come("m1") == Duplicate(state="waiting")
     line.clock.advance(1_000)
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert [(seen.id, seen.attempt) for seen in line.ran] == [("m1", 1), ("m1", 2)]
 
 
 def test_follow_up_that_raises_pauses(line: Line) -> None:
     """M6: the invocation does not notice, later ones run ahead, and it comes back after its pause."""
     line.during = {"m1": arrivals(line, "m2", "m3"), "m2": raising(ValueError("broken"))}
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert line.order == ["m1", "m2", "m3"]
     (message,) = line.mail
     assert (message.id, message.attempt, message.last_error) == ("m2", 1, "ValueError: broken")
@@ -1166,7 +1166,7 @@ def test_exit_in_an_older_run_leaves_the_own_message_to_its_source(line: Line) -
         line.come("m2")
     assert [(message.id, message.promised) for message in line.mail] == [("m1", True), ("m2", False)]
     line.during.clear()
-    assert line.come("m2") == Ran(result="result of m2")
+    assert line.come("m2") == Completed(result="result of m2")
 
 
 def test_thread_that_cannot_be_started_leaves_no_key_held(line: Line) -> None:
@@ -1365,7 +1365,7 @@ def test_settle_of_a_follow_up_without_an_answer_leaves_the_own_result(line: Lin
         line.store.before["settle"] = raising(LeaseUnavailable("down", key=KEY))
 
     line.during = {"m1": arrivals(line, "m2"), "m2": during}
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert line.facts.names[-1] == "store_error"
     assert line.stored == ["m2"]
     line.store.before.clear()
@@ -1386,7 +1386,7 @@ def leave_many(line: Line) -> None:
 def test_full_mailbox_without_an_owner_is_worked_off_by_who_comes(line: Line) -> None:
     """H55, M7: nobody else would make room; the caller's own message is stored and run after the others."""
     leave_many(line)
-    assert line.come("own") == Ran(result="result of own")
+    assert line.come("own") == Completed(result="result of own")
     assert [seen.id for seen in line.ran] == [*(f"m{number}" for number in range(101)), "own"]
     assert line.stored == []
     assert "refused" not in line.facts.names
@@ -1441,7 +1441,7 @@ def test_beat_without_an_answer_does_not_keep_settle_from_trying(line: Line) -> 
     line.settings = Settings(renew_every_ms=15_000)
     line.during["m1"] = lambda *_: line.clock.advance(11_000)
     line.store.before["beat"] = raising(LeaseUnavailable("throttled", key=KEY))
-    assert line.come("m1") == Ran(result=None)
+    assert line.come("m1") == Completed(result=None)
     assert line.stored == []
 
 
@@ -1490,7 +1490,7 @@ def test_message_that_became_due_meanwhile_is_run_after_all(line: Line) -> None:
         return answer
 
     line.store.after["settle"] = released
-    assert line.come("m2") == Ran(result="result of m2")
+    assert line.come("m2") == Completed(result="result of m2")
     assert line.order == ["m1", "m1", "m2"]
 
 
@@ -1509,7 +1509,7 @@ def test_deliver_all_gives_all_that_is_due_to_one_run(line: Line) -> None:
         return "done"
 
     line.during["m1"] = during
-    assert line.come("m3") == Ran(result="done")
+    assert line.come("m3") == Completed(result="done")
     assert seen == [["m1", "m2", "m3"]]
     assert line.results == [("m1", "done"), ("m2", "done")]
     assert line.stored == []
@@ -1558,7 +1558,7 @@ def test_burst_is_gathered_before_the_first_run(line: Line) -> None:
         assert lease.stop is None
 
     line.settings = replace(line.settings, renew_every_ms=15_000)
-    line.serve(line.call("m1", left_ms=None), work)
+    line.serve(line.call("m1", time_left_ms=None), work)
     assert seen == [["m1", "m2", "m3"]]
 
 
@@ -1600,7 +1600,7 @@ def test_lease_outlives_a_run_that_is_longer_than_its_ttl(line: Line) -> None:
         assert line.owner == lease.owner
 
     line.during["m1"] = during
-    assert line.come("m1", left_ms=900_000) == Ran(result=None)
+    assert line.come("m1", time_left_ms=900_000) == Completed(result=None)
     assert line.store.calls.count("beat") >= 40
 
 
@@ -1654,9 +1654,9 @@ def test_follow_up_has_a_heartbeat_of_its_own(line: Line) -> None:
 def test_short_invocation_has_no_heartbeat(line: Line) -> None:
     """It ends before the first renewal is due: no thread is started for it."""
     line.during["m1"] = lambda *_: heartbeats()
-    assert line.come("m1", left_ms=10_000) == Ran(result=[])
+    assert line.come("m1", time_left_ms=10_000) == Completed(result=[])
     line.during["m2"] = lambda *_: len(heartbeats())
-    assert line.come("m2", left_ms=10_001) == Ran(result=1)
+    assert line.come("m2", time_left_ms=10_001) == Completed(result=1)
 
 
 def test_waiting_is_known_from_the_heartbeat(line: Line) -> None:
@@ -1670,7 +1670,7 @@ def test_waiting_is_known_from_the_heartbeat(line: Line) -> None:
         return lease.waiting
 
     line.during["m1"] = during
-    assert line.come("m1") == Ran(result=2)
+    assert line.come("m1") == Completed(result=2)
 
 
 @pytest.mark.parametrize(
@@ -1703,7 +1703,7 @@ def test_provider_that_only_leases_runs_the_own_message(line: Line) -> None:
         return "done"
 
     only_leases(line)
-    assert line.serve(line.call("m1"), work) == Ran(result="done")
+    assert line.serve(line.call("m1"), work) == Completed(result="done")
     assert seen == [{"own": "m1"}, 0, 1, []]
     assert line.owner is None
 
@@ -1742,7 +1742,7 @@ def test_provider_that_only_leases_is_renewed_and_can_be_lost(line: Line) -> Non
     line.settings = replace(line.settings, renew_every_ms=15_000)
     line.during["m1"] = during
     with pytest.raises(LeaseLost, match="refused"):
-        line.serve(line.call("m1", left_ms=None))
+        line.serve(line.call("m1", time_left_ms=None))
     assert line.owner == "thief"
 
 
@@ -1759,7 +1759,7 @@ def test_provider_that_does_not_say_until_when_is_believed_for_the_ttl(line: Lin
     only_leases(line)
     line.during["m1"] = during
     with pytest.raises(LeaseLost):
-        line.come("m1", left_ms=9_999)
+        line.come("m1", time_left_ms=9_999)
     assert stops == [Stop.DEADLINE, Stop.LOST]
 
 
@@ -1784,7 +1784,7 @@ def test_release_without_an_answer_leaves_the_result(line: Line) -> None:
     store = Meddled(line.store, ["acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease"])
     store.before["release_lease"] = raising(LeaseUnavailable("down", key=KEY))
     line.store = store
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
     assert line.facts.names[-1] == "store_error"
 
 
@@ -1799,8 +1799,8 @@ def test_no_op_runs_everything_at_once(line: Line) -> None:
         lease.renew()
         return message.id
 
-    assert line.serve(line.call("m1"), work) == Ran(result="m1")
-    assert inner == [Ran(result="m2")]
+    assert line.serve(line.call("m1"), work) == Completed(result="m1")
+    assert inner == [Completed(result="m2")]
 
 
 # --- when busy
@@ -1815,7 +1815,7 @@ def test_busy_key_stores_nothing_unless_it_enqueues(line: Line, when_busy: Any) 
     assert line.stored == []
     assert line.facts.names == ["busy"]
     line.store.release_lease(KEY, "somebody")
-    assert line.come("m1") == Ran(result="result of m1")
+    assert line.come("m1") == Completed(result="result of m1")
 
 
 # --- settings
@@ -1909,7 +1909,7 @@ def test_call_that_a_run_has_left_behind_is_no_loss(line: Line, call: str) -> No
         return "ran"
 
     line.during["m1"] = during
-    assert line.come("m1") == Ran(result="ran")
+    assert line.come("m1") == Completed(result="ran")
     ended.set()
     threads[0].join(PATIENCE_S)
     assert (refused, line.losses) == ([call], [])
@@ -1940,7 +1940,7 @@ def test_answer_that_comes_after_run_and_deadline_is_no_loss(line: Line, call: s
         return "ran"
 
     line.during["m1"] = during
-    assert line.come("m1") == Ran(result="ran")
+    assert line.come("m1") == Completed(result="ran")
     line.clock.advance(3_600_000)
     ended.set()
     threads[0].join(PATIENCE_S)

@@ -79,7 +79,7 @@ def test_orphan_s_target_is_woken_without_a_ticket(provider: MemoryProvider, clo
     leave(provider, "orders/a", f"{ARN}:live")
     clock.advance(7_000)
     assert sweep(provider, waker, clock=clock) == Swept(
-        found=1, oldest_ms=7_000, woken=1, failed=0, untargeted=0, left=0
+        found=1, oldest_ms=7_000, woken=1, failed=0, untargeted=0, remaining=0
     )
     assert waker.wakes == [Wake(key="orders/a", ticket=None, target=f"{ARN}:live", hops=0)]
 
@@ -112,7 +112,7 @@ def test_limit_is_kept_oldest_first() -> None:
     """What is beyond it is counted, and left to the next pass."""
     waker, listing = RecordingWaker(), Listing(orphan(number) for number in range(5))
     assert swept(listing, waker, limit=2) == Swept(
-        found=5, oldest_ms=1_000_000, woken=2, failed=0, untargeted=0, left=3
+        found=5, oldest_ms=1_000_000, woken=2, failed=0, untargeted=0, remaining=3
     )
     assert [wake.key for wake in waker.wakes] == ["orders/0", "orders/1"]
     assert listing.limits == [20]
@@ -124,7 +124,7 @@ def test_orphans_that_nobody_can_wake_do_not_hide_the_others(caplog: pytest.LogC
     listing = Listing([*(orphan(number, target=None) for number in range(3)), orphan(3, target=""), orphan(4)])
     with caplog.at_level(logging.WARNING, logger="incumbent"):
         assert swept(listing, waker, limit=1) == Swept(
-            found=5, oldest_ms=1_000_000, woken=1, failed=0, untargeted=4, left=0
+            found=5, oldest_ms=1_000_000, woken=1, failed=0, untargeted=4, remaining=0
         )
     assert [wake.key for wake in waker.wakes] == ["orders/4"]
     assert "'orders/0' could not be woken: no target" in caplog.text
@@ -140,12 +140,12 @@ def test_wake_that_fails_stops_no_other() -> None:
 
     listing = Listing([orphan(0, target="gone"), orphan(1), orphan(2)])
     assert swept(listing, waker, limit=1, observers=[facts]) == Swept(
-        found=3, oldest_ms=1_000_000, woken=1, failed=1, untargeted=0, left=1
+        found=3, oldest_ms=1_000_000, woken=1, failed=1, untargeted=0, remaining=1
     )
     assert [(fact.key, fact.outcome) for fact in facts.of("orphan")] == [
         ("orders/0", "failed"),
         ("orders/1", "woken"),
-        ("orders/2", "left"),
+        ("orders/2", "remaining"),
     ]
     assert facts.told[0].error == "RuntimeError: Function not found"
 
@@ -158,7 +158,7 @@ def test_no_wake_is_sent_after_the_budget(clock: FakeClock) -> None:
 
     listing = Listing(orphan(number) for number in range(5))
     found = swept(listing, waker, budget_ms=1_000, clock=clock)
-    assert (found.woken, found.left) == (3, 2)
+    assert (found.woken, found.remaining) == (3, 2)
     assert swept(listing, waker, budget_ms=0, clock=clock).woken == 0
 
 
@@ -173,7 +173,7 @@ def test_search_leaves_time_for_the_wakes(clock: FakeClock) -> None:
 
     waker = RecordingWaker()
     found = swept(Slow(orphan(number) for number in range(100)), waker, budget_ms=1_000, clock=clock)
-    assert (found.found, found.woken, found.left) == (5, 5, 0)
+    assert (found.found, found.woken, found.remaining) == (5, 5, 0)
 
 
 def test_pass_is_told_whatever_it_found() -> None:
@@ -347,7 +347,7 @@ def test_deleted_function_writes_a_line_and_not_one_for_each_key(
         leave(provider, f"broken/{number}", BROKEN)
     with caplog.at_level(logging.INFO, logger="incumbent"):
         found = sweep(provider, functions, clock=clock)
-    assert (found.found, found.failed, found.left) == (1_000, 3, 997)
+    assert (found.found, found.failed, found.remaining) == (1_000, 3, 997)
     (line,) = caplog.messages
     assert line == (
         "orphan: key 'broken/0' could not be woken: RuntimeError: ResourceNotFoundException: Function not found "

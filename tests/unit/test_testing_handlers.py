@@ -104,7 +104,7 @@ def test_fake_lease_shows_the_deadline() -> None:
 
 def test_fake_lease_says_what_it_was_given() -> None:
     """Names, fence, attempt, time; and whole messages where those matter."""
-    held = lease(Message(id="x", event=1, attempt=3), 2, key="k", owner="o", fence=9, attempt=2, left_ms=7_000)
+    held = lease(Message(id="x", event=1, attempt=3), 2, key="k", owner="o", fence=9, attempt=2, time_left_ms=7_000)
     assert (held.key, held.owner, held.fence, held.attempt, held.time_left_ms) == ("k", "o", 9, 3, 7_000)
     assert [(message.id, message.event, message.attempt) for message in held.messages] == [("x", 1, 3), ("m1", 2, 2)]
     assert lease().messages[0].event == {}
@@ -259,7 +259,7 @@ def test_conversation_lists_the_wakes() -> None:
     played = run(handler, "t", [said("a")], arriving=[said("b")])
     assert played.results == ["a"]
     assert [(wake.key, wake.hops) for wake in played.wakes] == [("chat/t", 1)]
-    assert [message.id for message in played.left] == ["b"]
+    assert [message.id for message in played.remaining] == ["b"]
 
 
 def test_wake_without_a_target_fails_under_a_stand_in_too() -> None:
@@ -319,7 +319,7 @@ def test_what_arrives_while_the_first_runs_is_taken_by_it() -> None:
     assert [each["status"] for each in played.arrived] == ["accepted", "accepted"]
     assert [each.events for each in played.runs] == [[said("a"), said("b"), said("c")]]
     assert played.runs[0].key == "t"
-    assert played.left == ()
+    assert played.remaining == ()
 
 
 def test_what_comes_after_the_take_gets_a_run_of_its_own() -> None:
@@ -350,7 +350,7 @@ def test_deadline_that_is_shown_lets_the_handler_defer() -> None:
     provider = MemoryProvider()
     played = run(ANSWER, "t", [said("a")], stop=Stop.DEADLINE, provider=provider)
     assert played.answers[0]["status"] == "accepted"
-    assert [(each.id, each.promised) for each in played.left] == [("a", True)]
+    assert [(each.id, each.promised) for each in played.remaining] == [("a", True)]
     assert run(ANSWER, "t", [said("b")], provider=provider).answers == (["a", "b"],)
 
 
@@ -359,7 +359,7 @@ def test_loss_fails_the_invocation_and_settles_nothing() -> None:
     played = run(ANSWER, "t", [said("a")], stop=Stop.LOST)
     assert isinstance(played.answers[0], LeaseLost)
     assert isinstance(played.runs[0].error, LeaseLost)
-    assert [each.id for each in played.left] == ["a"]
+    assert [each.id for each in played.remaining] == ["a"]
 
 
 def test_loss_at_a_step_comes_there_and_not_before() -> None:
@@ -380,7 +380,7 @@ def test_failure_of_a_run_is_its_answer_and_leaves_what_the_source_keeps() -> No
     played = run(fails, "k", [said("a")], arriving=[said("b")])
     assert [type(each) for each in played.answers] == [ValueError]
     assert played.results == [None, "b"]
-    assert played.left == ()
+    assert played.remaining == ()
 
 
 def test_coroutines_are_played_to_as_well() -> None:
@@ -403,8 +403,8 @@ def test_leased_function_is_played_to_as_well() -> None:
     def record(event: dict[str, Any], context: FakeContext) -> int:
         return context.get_remaining_time_in_millis()
 
-    (left_ms,) = run(record, "t", [said("a")], left_ms=9_000).answers
-    assert 8_000 < left_ms <= 9_000
+    (time_left_ms,) = run(record, "t", [said("a")], time_left_ms=9_000).answers
+    assert 8_000 < time_left_ms <= 9_000
 
 
 def test_leased_function_of_a_record_alone_is_played_to_as_well() -> None:
@@ -457,7 +457,7 @@ def test_nothing_stands_in_afterwards() -> None:
 def test_fake_context_counts_down_by_its_clock() -> None:
     """It never goes below zero, and each has an id of its own."""
     clock = FakeClock()
-    context = FakeContext(left_ms=1_000, clock=clock, function_name="chat")
+    context = FakeContext(time_left_ms=1_000, clock=clock, function_name="chat")
     clock.advance(400)
     assert context.get_remaining_time_in_millis() == 600
     clock.advance(601)

@@ -52,7 +52,7 @@ class Counter:
 
     def bring(self, message_id: str) -> Any:
         """Invoke it with that message."""
-        return self.handler({"key": "k", "id": message_id}, context(self.clock, left_ms=8_000, request_id="r"))
+        return self.handler({"key": "k", "id": message_id}, context(self.clock, time_left_ms=8_000, request_id="r"))
 
 
 def test_skipped_event_is_counted_and_told() -> None:

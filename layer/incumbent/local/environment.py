@@ -22,11 +22,11 @@ from typing import Any, Protocol
 
 from incumbent.clock import Clock
 from incumbent.local.files import parse_json
+from incumbent.local.http_server import Handler, Server
 from incumbent.local.invocations import LogLine, OnLog, Pending
-from incumbent.local.leash import Leash
+from incumbent.local.process_reaper import ProcessReaper
 from incumbent.local.template import LATEST, FunctionSpec
 from incumbent.local.timers import Timer
-from incumbent.local.wire import Handler, Server
 
 _RUNTIME_API = "/2018-06-01/runtime"
 _HANG_UP_MS = 1_000
@@ -127,7 +127,7 @@ class Settings:
     variables: Mapping[str, str]
     workers: int | None
     freezing: bool
-    leash: Leash
+    reaper: ProcessReaper
     on_log: OnLog
 
 
@@ -278,7 +278,7 @@ class Environment:
             if self.phase is Phase.STARTING:
                 try:
                     self._process = self._started()
-                    self._settings.leash.hold(self._process.pid)
+                    self._settings.reaper.hold(self._process.pid)
                 except OSError as error:  # no such interpreter, no such folder
                     self.init_error = {"errorType": "Runtime.InvalidEntrypoint", "errorMessage": str(error)}
         self._logs.start()
@@ -288,7 +288,7 @@ class Environment:
             self.phase = Phase.GONE
             if self._process is not None:
                 _signal_group(self._process.pid, signal.SIGKILL)  # what it may have started
-                self._settings.leash.drop(self._process.pid)
+                self._settings.reaper.drop(self._process.pid)
         self._fleet.ending(self)
         self._api.stop()
         self._api.wait_all_closed(_HANG_UP_MS)

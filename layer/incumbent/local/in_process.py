@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
-from incumbent.local.closed import closed, closed_process
 from incumbent.local.files import parse_json
 from incumbent.local.fleet import request_id
+from incumbent.local.http_server import Server
 from incumbent.local.invocations import (
     RETRY_DELAYS_MS,
     CannotStart,
@@ -36,9 +36,9 @@ from incumbent.local.invocations import (
     retry_delay_ms,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
+from incumbent.local.isolated_aws import closed, closed_process
 from incumbent.local.template import LATEST, Function, FunctionSpec, find_function
 from incumbent.local.timers import Timers
-from incumbent.local.wire import Server
 
 _ENVIRONMENT = "process"
 

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from incumbent.errors import ConfigurationError
 from incumbent.local.files import MAX_ASYNC_EVENT_BYTES, MAX_EVENT_BYTES, parse_json
+from incumbent.local.http_server import Handler
 from incumbent.local.invocations import Pending
 from incumbent.local.template import LATEST
-from incumbent.local.wire import Handler
 
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?")
 _MAX_BYTES = {"RequestResponse": MAX_EVENT_BYTES, "Event": MAX_ASYNC_EVENT_BYTES, "DryRun": MAX_EVENT_BYTES}

@@ -30,7 +30,7 @@ Find = Callable[[str, str], str | None]
 
 _MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
 _HTTP_REFUSED = 400
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 _TICKET = "ticket."
 _MADE_UP = "local-"
 
@@ -408,8 +408,8 @@ def _run(started: Fact, ended_at_ms: float) -> Run:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _sorted(messages: Iterable[str]) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from incumbent.errors import ConfigurationError
-from incumbent.local.changes import changed, filled_in
 from incumbent.local.files import load_json
 from incumbent.local.invocations import check_size
+from incumbent.local.json_path import changed, filled_in
 
 _MAX_REPEAT = 10_000
 _MAX_MS = 86_400_000

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.errors import ConfigurationError
-from incumbent.local.closed import closed
 from incumbent.local.environment import Environment, Settings, Work
 from incumbent.local.files import parse_json
 from incumbent.local.fleet import Fleet, request_id
+from incumbent.local.http_server import Server
 from incumbent.local.invocations import (
     RETRY_DELAYS_MS,
     CannotStart,
@@ -29,10 +29,10 @@ from incumbent.local.invocations import (
     retry_delay_ms,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
-from incumbent.local.leash import Leash
+from incumbent.local.isolated_aws import closed
+from incumbent.local.process_reaper import ProcessReaper
 from incumbent.local.template import Function, FunctionSpec, Template, find_function
 from incumbent.local.timers import Timers
-from incumbent.local.wire import Server
 
 
 class LocalLambda:
@@ -99,7 +99,7 @@ class LocalLambda:
         self._failures: list[Invocation] = []
         self._logs: list[LogLine] = []
         self._timers = Timers(clock)
-        self._leash = Leash()
+        self._reaper = ProcessReaper()
         self._api = Server(InvokeApi, self)
         multi_concurrent = workers_per_environment is not None
         settings = Settings(
@@ -108,7 +108,7 @@ class LocalLambda:
             variables={**closed(self.url), **(env or {})},
             workers=workers_per_environment,
             freezing=freezing and not multi_concurrent,
-            leash=self._leash,
+            reaper=self._reaper,
             on_log=self._printed,
         )
         self._functions = tuple(functions)
@@ -158,7 +158,7 @@ class LocalLambda:
         for environment in [each for fleet in self._fleets.values() for each in fleet.close()]:
             environment.wait_gone()
         self._timers.close()
-        self._leash.close()
+        self._reaper.close()
 
     # ---- invoking
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from incumbent.contract import is_archive
 from incumbent.errors import ConfigurationError
-from incumbent.local.closed import NOWHERE, closed, closed_process
+from incumbent.local.isolated_aws import NOWHERE, closed, closed_process
 from incumbent.local.template import Function, FunctionSpec, Template
 from incumbent.providers import from_env
 from incumbent.testing.servers import DynamoDBServer, create_table, locked_moto, valkey

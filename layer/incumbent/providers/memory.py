@@ -73,7 +73,7 @@ class MemoryProvider:
             state, answer = step(before, self._clock.now().wall_ms)
             if state is not before:  # a call that only reads stores nothing
                 self._keys[key] = state
-        return sent, answer, tuple(map(_dead_message, rules.buried(before, state)))
+        return sent, answer, tuple(map(_dead_message, rules.dead_lettered(before, state)))
 
     # --- the lease
 
@@ -171,7 +171,7 @@ class MemoryProvider:
         def step(state: rules.KeyState, now: int) -> tuple[rules.KeyState, object]:
             stored = None
             if message is not None and body is not None:
-                stored = rules.Stored(id=message.id, body=body, by=owner, promised=False, stored_ms=now)
+                stored = rules.Stored(id=message.id, body=body, claimed_by=owner, promised=False, stored_ms=now)
             return rules.claim(
                 state,
                 now,
@@ -185,7 +185,7 @@ class MemoryProvider:
                 origin=origin,
             )
 
-        sent, answer, buried = self._burying_step(key, step)
+        sent, answer, dead_lettered = self._burying_step(key, step)
         match answer:
             case rules.Granted():
                 return Claimed(
@@ -195,18 +195,18 @@ class MemoryProvider:
                     waiting=answer.waiting,
                     expires_in_ms=answer.expires_ms - sent.wall_ms,
                     deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
-                    buried=buried,
+                    dead_lettered=dead_lettered,
                 )
             case rules.Accepted():
                 return Routed(owner=answer.owner, waiting=answer.stored)
             case rules.Known():
-                return Duplicate(state=answer.state, owner=answer.owner, buried=buried)
+                return Duplicate(state=answer.state, owner=answer.owner, dead_lettered=dead_lettered)
             case rules.Held():
                 return Busy(owner=answer.owner or "", expires_in_ms=answer.expires_ms - sent.wall_ms)
             case "full":
                 raise mailbox_full(key, policy, owner=self.get_lease_owner(key))
             case _:
-                return Idle(buried=buried)
+                return Idle(dead_lettered=dead_lettered)
 
     def settle(
         self,
@@ -254,7 +254,7 @@ class MemoryProvider:
         check_lease(key, owner, ttl_ms)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
-        sent, answer, buried = self._burying_step(
+        sent, answer, dead_lettered = self._burying_step(
             key,
             lambda state, now: rules.settle(
                 state,
@@ -279,10 +279,10 @@ class MemoryProvider:
                     waiting=answer.waiting,
                     expires_in_ms=answer.expires_ms - sent.wall_ms,
                     deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
-                    buried=buried,
+                    dead_lettered=dead_lettered,
                 )
             case rules.Freed():
-                return Released(left=answer.left, buried=buried)
+                return Released(remaining=answer.remaining, dead_lettered=dead_lettered)
             case _:
                 raise self._lost(key, owner, "settle")
 

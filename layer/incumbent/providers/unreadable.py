@@ -48,7 +48,7 @@ def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | No
 
     ``own`` is the caller's message; another body may be stored under its id.
     """
-    buried: tuple[Message, ...] = ()
+    dead_lettered: tuple[Message, ...] = ()
     while True:
         answer = claim()
         if not isinstance(answer, Claimed) or not answer.messages:
@@ -57,15 +57,18 @@ def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | No
         if given:
             answer = replace(answer, messages=given)
             break
-        buried = (*buried, *answer.buried)
+        dead_lettered = (*dead_lettered, *answer.dead_lettered)
         try:
-            buried = (*buried, *settle(answer.owner, failed=_failures(answer.messages), next_owner=None).buried)
+            dead_lettered = (
+                *dead_lettered,
+                *settle(answer.owner, failed=_failures(answer.messages), next_owner=None).dead_lettered,
+            )
         except LeaseLost:  # the lease ended meanwhile: the message becomes a dead letter when it is given again
             continue
-    if isinstance(answer, Routed) and own is not None and own.id in {message.id for message in buried}:
+    if isinstance(answer, Routed) and own is not None and own.id in {message.id for message in dead_lettered}:
         answer = Duplicate(state="dead", owner=answer.owner)  # its trace would make it this call's, finished since
     if isinstance(answer, Claimed | Duplicate | Idle):
-        return replace(answer, buried=(*buried, *answer.buried))
+        return replace(answer, dead_lettered=(*dead_lettered, *answer.dead_lettered))
     return answer
 
 
@@ -79,8 +82,8 @@ def go_on_readable(answer: Released | Continued, settle: Settle) -> Released | C
         try:
             answer = settle(owner, failed=_failures(before.messages), next_owner=owner)
         except LeaseLost:  # the caller's own settle has worked nevertheless
-            return Released(left=len(before.messages) + before.waiting, buried=before.buried)
-        answer = replace(answer, buried=(*before.buried, *answer.buried))
+            return Released(remaining=len(before.messages) + before.waiting, dead_lettered=before.dead_lettered)
+        answer = replace(answer, dead_lettered=(*before.dead_lettered, *answer.dead_lettered))
     return answer
 
 

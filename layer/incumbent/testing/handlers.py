@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from incumbent import loops
+from incumbent import async_handlers
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.contract import LeaseProvider, is_mailbox, resolve_lease_provider
 from incumbent.errors import ConfigurationError, LeaseLost
@@ -36,10 +36,10 @@ _ARN = "arn:aws:lambda:eu-central-1:123456789012:function:{}"
 class FakeContext:
     """Lambda's context object: an invocation with an id of its own that began when this was made.
 
-    It has ``left_ms`` milliseconds, by ``clock``.
+    It has ``time_left_ms`` milliseconds, by ``clock``.
     """
 
-    left_ms: int = 60_000
+    time_left_ms: int = 60_000
     function_name: str = "handler"
     function_version: str = "$LATEST"
     memory_limit_in_mb: int = 512
@@ -64,7 +64,7 @@ class FakeContext:
 
     def get_remaining_time_in_millis(self) -> int:
         """Return how long the invocation has left."""
-        return max(0, self.clock.now().until(self._began.plus(self.left_ms)))
+        return max(0, self.clock.now().until(self._began.plus(self.time_left_ms)))
 
 
 class FakeLease(Lease):
@@ -82,7 +82,7 @@ class FakeLease(Lease):
         owner: str = "owner",
         fence: int = 1,
         attempt: int = 1,
-        left_ms: int = 60_000,
+        time_left_ms: int = 60_000,
     ) -> None:
         """Hold the key for ``events``; see `lease`."""
         self._time = FakeClock()
@@ -92,7 +92,7 @@ class FakeLease(Lease):
         self._entered: Token[Lease | None] | None = None
         self.renewals: int = 0
         """How often the handler has renewed by hand."""
-        ends = self._time.now().plus(left_ms)
+        ends = self._time.now().plus(time_left_ms)
         super().__init__(
             key=key,
             owner=owner,
@@ -170,7 +170,7 @@ def lease(
     owner: str = "owner",
     fence: int = 1,
     attempt: int = 1,
-    left_ms: int = 60_000,
+    time_left_ms: int = 60_000,
 ) -> FakeLease:
     """Make a lease to give to a handler in a unit test. There is no provider, no thread, and time stands still.
 
@@ -182,12 +182,19 @@ def lease(
         owner: The run's name.
         fence: The fence of the tenure.
         attempt: Which delivery of ``events`` this is.
-        left_ms: Milliseconds until the invocation ends; with 5,000 left ``stop`` says ``DEADLINE``.
+        time_left_ms: Milliseconds until the invocation ends; with 5,000 left ``stop`` says ``DEADLINE``.
 
     A decorated handler is found undecorated in ``handler.__wrapped__``.
     """
     return FakeLease(
-        *events, arriving=arriving, stop=stop, key=key, owner=owner, fence=fence, attempt=attempt, left_ms=left_ms
+        *events,
+        arriving=arriving,
+        stop=stop,
+        key=key,
+        owner=owner,
+        fence=fence,
+        attempt=attempt,
+        time_left_ms=time_left_ms,
     )
 
 
@@ -229,14 +236,14 @@ class Played:
     """What came of a conversation.
 
     ``answers`` are what the invocations of ``events`` returned, ``arrived`` those of what arrived meanwhile; where one
-    raised, its exception stands. ``left`` is what is still stored for the keys that ran. ``wakes`` is what Lambda's
-    waker would have sent: ``wake.to_event()`` is the event of the invocation that goes on.
+    raised, its exception stands. ``remaining`` is what is still stored for the keys that ran. ``wakes`` is what
+    Lambda's waker would have sent: ``wake.to_event()`` is the event of the invocation that goes on.
     """
 
     answers: tuple[Any, ...]
     arrived: tuple[Any, ...]
     runs: tuple[Run, ...]
-    left: tuple[Message, ...]
+    remaining: tuple[Message, ...]
     wakes: tuple[Wake, ...]
 
     @property
@@ -253,7 +260,7 @@ def run(
     arriving: Arriving = (),
     stop: Stop | Mapping[int, Stop] | None = None,
     provider: object | None = None,
-    left_ms: int = 60_000,
+    time_left_ms: int = 60_000,
 ) -> Played:
     """Play the conversation of one key to a decorated handler, on a store of its own, and return what came of it.
 
@@ -269,10 +276,10 @@ def run(
         stop: What ``lease.stop`` says in the first run from its beginning on, or from a step on. ``LOST``: another
             owner has the key, and the invocation raises ``LeaseLost``. Steps that are not reached do not come.
         provider: The store, to look into it or to go on with it; a `MemoryProvider` of its own unless given.
-        left_ms: How many milliseconds each invocation has.
+        time_left_ms: How many milliseconds each invocation has.
 
     Not played: time, and wakes. Nothing pauses and nothing retries; a message that waits for its next attempt, or for
-    the invocation that would be woken, is ``left``.
+    the invocation that would be woken, is ``remaining``.
 
     Raises ``ConfigurationError`` when there is no event or one has another key, or the provider stores no messages.
     """
@@ -281,15 +288,17 @@ def run(
     given: object = events
     if not isinstance(given, list | tuple) or not given or not is_mailbox(mailbox):
         raise ConfigurationError("run(handler, key, events) needs a list of events, and a provider with a mailbox")
-    stage = _Stage(handler, chosen, key, arriving=_by_step(arriving), stop=_by_step(stop), left_ms=left_ms)
+    stage = _Stage(handler, chosen, key, arriving=_by_step(arriving), stop=_by_step(stop), time_left_ms=time_left_ms)
     wakes: list[Wake] = []
     before = STAND_IN.set(stage, wakes)
     try:
         answers = tuple(stage.play(event) for event in events)
     finally:
         STAND_IN.reset(before)
-    left = tuple(message for key in dict.fromkeys(stage.keys) for message in mailbox.peek(key))
-    return Played(answers=answers, arrived=tuple(stage.arrived), runs=tuple(stage.runs), left=left, wakes=tuple(wakes))
+    remaining = tuple(message for key in dict.fromkeys(stage.keys) for message in mailbox.peek(key))
+    return Played(
+        answers=answers, arrived=tuple(stage.arrived), runs=tuple(stage.runs), remaining=remaining, wakes=tuple(wakes)
+    )
 
 
 def _by_step(given: Any) -> dict[int, Any]:
@@ -309,7 +318,7 @@ class _Stage:
         *,
         arriving: dict[int, Sequence[Any]],
         stop: dict[int, Stop],
-        left_ms: int,
+        time_left_ms: int,
     ) -> None:
         self.handler = handler
         self.takes_context = len([name for name in inspect.signature(handler).parameters if name != "lease"]) > 1
@@ -317,7 +326,7 @@ class _Stage:
         self.key = key
         self.arriving = arriving
         self.stop = stop
-        self.left_ms = left_ms
+        self.time_left_ms = time_left_ms
         self.runs: list[Run] = []
         self.arrived: list[Any] = []
         self.keys: list[str] = []
@@ -339,7 +348,7 @@ class _Stage:
     def invoke(self, event: Any) -> Any:
         """One invocation; what it raises is its answer."""
         try:
-            context = (FakeContext(left_ms=self.left_ms),) if self.takes_context else ()
+            context = (FakeContext(time_left_ms=self.time_left_ms),) if self.takes_context else ()
             return self.handler(event, *context)
         except Exception as error:  # noqa: BLE001 - the test looks at it
             return error
@@ -398,7 +407,7 @@ class _Stage:
 
         def arrive() -> None:
             self.arrived.extend(self.invoke(event) for event in events)
-            loops.close()
+            async_handlers.close()
 
         thread = threading.Thread(target=arrive)
         thread.start()

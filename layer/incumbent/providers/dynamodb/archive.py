@@ -12,11 +12,11 @@ from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnkno
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Item, Letter, Record, typed
-from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, contended, in_doubt
-from incumbent.providers.dynamodb.table import Answer, Call, item_full
+from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, contended, in_doubt
+from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
 from incumbent.providers.full import redrive_full
+from incumbent.retry import search_is_over
 from incumbent.rules import Stored
-from incumbent.tries import search_is_over
 from incumbent.values import DeadLetter, Orphan
 
 _AT_ONCE = 50
@@ -95,24 +95,24 @@ def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
         yield pk, items
 
 
-def redrive(steps: Steps, call: Call, message_id: str) -> bool:
+def redrive(steps: Steps, call: TableCall, message_id: str) -> bool:
     """Put a dead letter back: add it to the mailbox, then delete the letter, so that it is always in one of them."""
     said, record = _spend_once(steps, call, message_id, _put_back)
     if said is None:  # by a call that ended before its last step, which this call has done
-        return any((message.id, message.by) == (message_id, "") for message in record.state.mail)
+        return any((message.id, message.claimed_by) == (message_id, "") for message in record.state.mail)
     return said
 
 
-def purge(steps: Steps, call: Call, message_id: str) -> bool:
+def purge(steps: Steps, call: TableCall, message_id: str) -> bool:
     """Remove a dead letter, unless it was put back meanwhile."""
     return bool(_spend_once(steps, call, message_id, _let_go)[0])
 
 
 def _spend_once(
     steps: Steps,
-    call: Call,
+    call: TableCall,
     message_id: str,
-    spend: Callable[[Steps, Call, Answer[bool], Sequence[Letter], str], Answer[bool]],
+    spend: Callable[[Steps, TableCall, Answer[bool], Sequence[Letter], str], Answer[bool]],
 ) -> tuple[bool | None, Record]:
     """Spend an id's dead letter, and then delete it. Return ``None`` if another call has spent it already.
 
@@ -122,7 +122,7 @@ def _spend_once(
     """
     own = secrets.token_hex(8)
     answer: Answer[bool] = steps.table.read(call)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         record = answer.record
         letters = _letters_of(steps, call, message_id)
         if any(each.endswith(f".{own}") for each in _spent(record)):  # a try whose reply was lost
@@ -142,7 +142,7 @@ def _spend_once(
     raise contended(call)
 
 
-def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
+def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
     """Put the latest letter back into the record as it was read, and note all letters of the id as spent.
 
     Raises ``MailboxFull`` (M7).
@@ -170,12 +170,12 @@ def _put_back(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[L
 
     answer = steps.table.update(call, plan, repeated=shown.repeated)
     if large and not answer.repeated:
-        body = Stored(id=letter.id, body=reference, by="", promised=True, stored_ms=0)
+        body = Stored(id=letter.id, body=reference, claimed_by="", promised=True, stored_ms=0)
         steps.sweep_bodies(call, [body], answer.record)
     return answer
 
 
-def _let_go(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
+def _let_go(steps: Steps, call: TableCall, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
     """Note an id's letters as spent. The count of edits tells callers that have read the record before."""
     record = shown.record
     if not record.exists:  # TTL has deleted the record, so no letter can be put back into it
@@ -195,7 +195,7 @@ def _let_go(steps: Steps, call: Call, shown: Answer[bool], letters: Sequence[Let
     return steps.table.update(call, plan, repeated=shown.repeated)
 
 
-def _letters_of(steps: Steps, call: Call, message_id: str) -> list[Letter]:
+def _letters_of(steps: Steps, call: TableCall, message_id: str) -> list[Letter]:
     """Return all dead letters of an id, the latest last. Raises ``StoredFormatUnknown`` (M12)."""
     found = steps.table.query(
         call,
@@ -218,11 +218,11 @@ def _spent(record: Record) -> Sequence[str]:
     return found
 
 
-def _discard(steps: Steps, call: Call, record: Record, letters: Sequence[Letter]) -> None:
+def _discard(steps: Steps, call: TableCall, record: Record, letters: Sequence[Letter]) -> None:
     """Delete spent letters, and only then the note that they are spent."""
     for letter in letters:
         steps.table.delete(call, letter.sk)
-        body = Stored(id=letter.dead.id, body=letter.dead.body, by="", promised=True, stored_ms=0)
+        body = Stored(id=letter.dead.id, body=letter.dead.body, claimed_by="", promised=True, stored_ms=0)
         steps.sweep_bodies(call, [body], record)
     names = {letter.name for letter in letters}
     spent = frozenset(each for each in _spent(record) if each.partition(".")[0] in names)

@@ -23,8 +23,8 @@ from incumbent.errors import MailboxFull
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record, Reference
-from incumbent.providers.dynamodb.steps import MOST_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
-from incumbent.providers.dynamodb.table import Answer, Call, item_full
+from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
 from incumbent.providers.full import mailbox_full
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Busy, Claim, Claimed, Duplicate, Idle, Origin, Policy, Routed
@@ -41,7 +41,7 @@ class Claiming:
     """
 
     steps: Steps
-    call: Call
+    call: TableCall
     owner: str
     ttl_ms: int
     message_id: str | None
@@ -84,26 +84,26 @@ class Claiming:
                     waiting=waiting(answer),
                     expires_in_ms=expires_in_ms(answer),
                     deadline=until(answer, self.ttl_ms),
-                    buried=answer.buried,
+                    dead_lettered=answer.dead_lettered,
                 )
                 return claimed, answer.record
             case rules.Accepted():
                 return Routed(owner=self.steps.owner(answer), waiting=len(state.mail)), answer.record
             case rules.Known():
-                return Duplicate(state=said.state, owner=said.owner, buried=answer.buried), answer.record
+                return Duplicate(state=said.state, owner=said.owner, dead_lettered=answer.dead_lettered), answer.record
             case rules.Held():
                 busy = Busy(owner=said.owner or "", expires_in_ms=expires_in_ms(answer))
                 return busy, answer.record
             case "full":
                 raise self.full or mailbox_full(self.call.key, self.policy, owner=self.steps.owner(answer))
             case _:
-                return Idle(buried=answer.buried), answer.record
+                return Idle(dead_lettered=answer.dead_lettered), answer.record
 
     # --- the requests
 
     def _decide(self, answer: Answer[Said]) -> tuple[Answer[Said], Said]:
         """Continue from the quick claim until there is an answer."""
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if answer.applied and answer.said is not None:
                 return answer, answer.said
             record = answer.record
@@ -190,7 +190,7 @@ class Claiming:
 
     def _stored(self, now_ms: int) -> Stored:
         return Stored(
-            id=self.message_id or "", body=self.body, by=self.owner, promised=self.as_ticket, stored_ms=now_ms
+            id=self.message_id or "", body=self.body, claimed_by=self.owner, promised=self.as_ticket, stored_ms=now_ms
         )
 
     def _stays_held(self, old: KeyState, new: KeyState) -> bool:
@@ -207,9 +207,9 @@ class Claiming:
 
     def _is_remembered(self, state: KeyState) -> bool:
         """Return whether the id or the claim has a trace older than the window that would fail the append."""
-        return item.digest(self.message_id or "") in item.known_ids(state) or item.digest(self.owner) in item.tombs(
-            state
-        )
+        return item.digest(self.message_id or "") in item.known_ids(state) or item.digest(
+            self.owner
+        ) in item.tombstones(state)
 
     def _lacks_room(self, record: Record, new: KeyState) -> bool:
         """Return whether the record lacks room for the text."""
@@ -219,7 +219,7 @@ class Claiming:
 
     def _sweep_body(self, record: Record) -> None:
         """Delete the large body, unless it is the record's."""
-        own = Stored(id=self.message_id or "", body=self.body, by="", promised=False, stored_ms=0)
+        own = Stored(id=self.message_id or "", body=self.body, claimed_by="", promised=False, stored_ms=0)
         self.steps.sweep_bodies(self.call, [own], record)
 
     def _put_body(self) -> None:

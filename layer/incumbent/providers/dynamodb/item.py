@@ -46,7 +46,7 @@ from typing import Any, Literal, TypeAlias
 
 from incumbent.errors import StoredFormatUnknown
 from incumbent.providers import unreadable
-from incumbent.rules import Dead, Ended, KeyState, Left, Stored
+from incumbent.rules import Dead, Ended, KeyState, Stored, TenureEnd
 from incumbent.values import Message, Origin
 
 VERSION = 1
@@ -62,7 +62,7 @@ PART_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included; a lar
 # A lease item takes no message with which it would be larger, however few there are (M7). What may still be added to it
 # is less than what is left of 400 KiB: deliveries and errors of 1,100 messages, 768 traces, and the messages of callers
 # who looked at the same moment (H59).
-MOST_ITEM_BYTES = 160 * 1024
+MAX_ITEM_BYTES = 160 * 1024
 FEW = 100  # so many messages always fit: a claim that has not seen the item adds to no more of them
 AT_ONCE = 50  # and one that has seen it adds to no more than so many that came since
 KEPT_S = 14 * 86_400  # bodies that remain after a crash, and dead letters
@@ -74,7 +74,7 @@ DESCRIBED = ("keyspace", "target", "request_id", "log_stream")  # who asked last
 # What this version knows of a message in ``mail``.
 FIELDS = frozenset({"id", "body", "ref", "by", "promised", "stored", "attempts", "due", "given", "error"})
 
-_MOST_SORT_KEY_BYTES = 1_024
+_MAX_SORT_KEY_BYTES = 1_024
 # Up to so many stored messages, so many bytes of each one's last error are kept.
 _ERROR_BYTES = ((20, 2_048), (100, 128), (1_000_000, 32))
 _DEAD_ERROR_BYTES = 4_096
@@ -155,7 +155,7 @@ def dead_name(message_id: str, letter: str) -> str:
 def _escaped(message_id: str) -> str:
     """Return an id without ``#``, with ``%`` only before two hexadecimal digits, so that all ids stay different."""
     escaped = message_id.replace("%", "%25").replace("#", "%23")
-    if len(escaped.encode()) > _MOST_SORT_KEY_BYTES - 64:
+    if len(escaped.encode()) > _MAX_SORT_KEY_BYTES - 64:
         return f"%sha256.{hashlib.sha256(message_id.encode()).hexdigest()}"
     return escaped
 
@@ -182,7 +182,7 @@ def typed(value: Value) -> dict[str, Any]:
 
 def takes(item: Item, message: Stored) -> bool:
     """Return whether the lease item, as it was read, has room for one more message (M7: limits)."""
-    return size_of(item) + _size(typed(fields(message, head=False))) + _ID_BYTES <= MOST_ITEM_BYTES
+    return size_of(item) + _size(typed(fields(message, head=False))) + _ID_BYTES <= MAX_ITEM_BYTES
 
 
 def size_of(item: Item) -> int:
@@ -263,7 +263,7 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     mail = [_stored(each["M"], names) for each in item.get("mail", {"L": []})["L"]]
     if mail:
         mail[0] = _head(mail[0], item)
-    left = item.get("left")
+    end = item.get("left")
     return KeyState(
         owner=_text(item, "lease_owner"),
         expires_ms=_number(item, "expires_at"),
@@ -271,12 +271,12 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
         fence=_number(item, "fence"),
         mail=tuple(mail),
         ended=tuple(_trace(each["S"], names) for each in item.get("ended", {"L": []})["L"]),
-        left=None
-        if left is None
-        else Left(
-            how=left["M"]["how"]["S"],
-            owner=left["M"]["owner"]["S"],
-            successor=_text(left["M"], "successor"),
+        tenure_end=None
+        if end is None
+        else TenureEnd(
+            how=end["M"]["how"]["S"],
+            owner=end["M"]["owner"]["S"],
+            successor=_text(end["M"], "successor"),
             fence=_number(item, "left_fence"),
         ),
         block="block" in item,
@@ -297,12 +297,12 @@ def _stored(message: Item, names: Mapping[str, str]) -> Stored:
     return Stored(
         id=message["id"]["S"],
         body=Reference(message["ref"]["S"]) if "ref" in message else message["body"]["S"],
-        by=names.get(by) or (Digest(by) if by else ""),
+        claimed_by=names.get(by) or (Digest(by) if by else ""),
         promised=message["promised"]["BOOL"],
         stored_ms=_number(message, "stored"),
         attempts=_number(message, "attempts"),
         due_ms=_number(message, "due"),
-        given=_number(message, "given"),
+        delivered_fence=_number(message, "given"),
         error=_text(message, "error"),
     )
 
@@ -311,12 +311,12 @@ def _head(message: Stored, item: Item) -> Stored:
     return Stored(
         id=message.id,
         body=message.body,
-        by=message.by,
+        claimed_by=message.claimed_by,
         promised=message.promised,
         stored_ms=message.stored_ms,
         attempts=_number(item, "head_attempts"),
         due_ms=_number(item, "head_due"),
-        given=_number(item, "head_given"),
+        delivered_fence=_number(item, "head_given"),
         error=message.error,
     )
 
@@ -326,7 +326,7 @@ def _trace(text: str, names: Mapping[str, str]) -> Ended:
     return Ended(
         id=names.get(message_id) or Digest(message_id),
         outcome=_OUTCOMES[outcome],
-        by=names.get(by) or (Digest(by) if by else ""),
+        claimed_by=names.get(by) or (Digest(by) if by else ""),
         fence=int(fence),
         at_ms=int(at_ms),
     )
@@ -351,8 +351,8 @@ def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
         found["ref"] = str(message.body)
     else:
         found["body"] = message.body
-    if message.by:
-        found["by"] = str(digest(message.by))
+    if message.claimed_by:
+        found["by"] = str(digest(message.claimed_by))
     found |= {"promised": message.promised, "stored": message.stored_ms}
     if not head:
         found |= {name: value for name, value in delivery(message).items() if value}
@@ -363,7 +363,7 @@ def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
 
 def delivery(message: Stored) -> dict[str, int]:
     """Return the attributes that a delivery changes in a message."""
-    return {"attempts": message.attempts, "due": message.due_ms, "given": message.given}
+    return {"attempts": message.attempts, "due": message.due_ms, "given": message.delivered_fence}
 
 
 def inline_bytes(mail: Iterable[Stored]) -> int:
@@ -378,7 +378,7 @@ def pauses_text(pauses_ms: Sequence[int]) -> str | None:
 
 def trace_text(trace: Ended) -> str:
     """Return a trace in the form of ``ended``."""
-    by = digest(trace.by) if trace.by else ""
+    by = digest(trace.claimed_by) if trace.claimed_by else ""
     return f"{trace.outcome[0]}:{digest(trace.id)}:{by}:{trace.fence}:{trace.at_ms}"
 
 
@@ -388,9 +388,9 @@ def known_ids(state: KeyState) -> frozenset[str]:
     return frozenset(waiting | {str(digest(trace.id)) for trace in state.ended if trace.outcome != "failed"})
 
 
-def tombs(state: KeyState) -> frozenset[str]:
+def tombstones(state: KeyState) -> frozenset[str]:
     """Return the value of ``tombs``: the digests of claims that must store nothing any more (M3)."""
-    return frozenset(str(digest(trace.by)) for trace in state.ended if trace.outcome == "failed")
+    return frozenset(str(digest(trace.claimed_by)) for trace in state.ended if trace.outcome == "failed")
 
 
 # --- the other items

@@ -14,7 +14,7 @@ from incumbent.providers.dynamodb.claiming import Claiming
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.grants import Grants
 from incumbent.providers.dynamodb.steps import Step, Steps, When, expires_in_ms, in_doubt, until, waiting
-from incumbent.providers.dynamodb.table import Answer, Call, Table
+from incumbent.providers.dynamodb.table import Answer, Table, TableCall
 from incumbent.providers.unreadable import claim_readable, go_on_readable, readable
 from incumbent.rules import KeyState
 from incumbent.validation import (
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from botocore.config import Config
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_MOST_PREFIX_BYTES = 255
-_MOST_SKEW_MS = 60_000
+_MAX_PREFIX_BYTES = 255
+_MAX_SKEW_MS = 60_000
 
 
 class DynamoDBProvider:
@@ -87,13 +87,13 @@ class DynamoDBProvider:
         """Check the arguments without a connection. Raises ``ConfigurationError``."""
         if not table_name:
             raise ConfigurationError("table_name is empty: give the name or the ARN of the table")
-        if not 1 <= len(key_prefix.encode()) <= _MOST_PREFIX_BYTES:
-            raise ConfigurationError(f"key_prefix is {key_prefix!r}: give 1 to {_MOST_PREFIX_BYTES} bytes")
+        if not 1 <= len(key_prefix.encode()) <= _MAX_PREFIX_BYTES:
+            raise ConfigurationError(f"key_prefix is {key_prefix!r}: give 1 to {_MAX_PREFIX_BYTES} bytes")
         if "#" in key_prefix:
             raise ConfigurationError(f"key_prefix is {key_prefix!r}: '#' separates it from the key; remove the '#'")
         if client is not None and (boto3_session is not None or boto_config is not None):
             raise ConfigurationError("give client, or boto3_session and boto_config, not both")
-        check_ms("max_clock_skew_ms", max_clock_skew_ms, 0, _MOST_SKEW_MS)
+        check_ms("max_clock_skew_ms", max_clock_skew_ms, 0, _MAX_SKEW_MS)
         table = Table(table_name, client=client, session=boto3_session, config=boto_config, clock=clock)
         self._clock = clock
         self._table = table
@@ -343,11 +343,11 @@ class DynamoDBProvider:
                     waiting=waiting(answer),
                     expires_in_ms=expires_in_ms(answer),
                     deadline=until(answer, ttl_ms),
-                    buried=answer.buried,
+                    dead_lettered=answer.dead_lettered,
                 )
             case rules.Freed():
                 self._grants.forget(key, owner)
-                return Released(left=len(answer.record.state.mail), buried=answer.buried)
+                return Released(remaining=len(answer.record.state.mail), dead_lettered=answer.dead_lettered)
             case "lost":
                 raise self._lost(call, owner, answer)
             case _:
@@ -452,7 +452,7 @@ class DynamoDBProvider:
 
     # --- parts
 
-    def _renew(self, call: Call, owner: str, ttl_ms: int) -> Step[rules.Granted | rules.Lost]:
+    def _renew(self, call: TableCall, owner: str, ttl_ms: int) -> Step[rules.Granted | rules.Lost]:
         fence, _ = self._grants.recall(call.key, owner)
 
         def quick(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
@@ -467,7 +467,9 @@ class DynamoDBProvider:
             self._grants.remember(call.key, owner, step.answer.record)
         return step
 
-    def _shown(self, call: Call, owner: str, fence: int | None, seen: item.Item, named: Sequence[str]) -> Answer[Any]:
+    def _shown(
+        self, call: TableCall, owner: str, fence: int | None, seen: item.Item, named: Sequence[str]
+    ) -> Answer[Any]:
         """Return the tenure as last seen; read it if it is not remembered, seems to be over or lacks a named id."""
         if seen:
             record = item.decode(seen, key=call.key, names=call.names)
@@ -477,7 +479,7 @@ class DynamoDBProvider:
                 return Answer(applied=False, record=record, sent=sent)
         return self._table.read(call)
 
-    def _lost(self, call: Call, owner: str, answer: Answer[Any]) -> LeaseLost:
+    def _lost(self, call: TableCall, owner: str, answer: Answer[Any]) -> LeaseLost:
         self._grants.forget(call.key, owner)
         holder = self._steps.owner(answer)
         return LeaseLost(

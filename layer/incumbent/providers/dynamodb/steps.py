@@ -11,13 +11,13 @@ from incumbent.errors import LeaseUnavailable
 from incumbent.providers.dynamodb import item, updates
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Item, Record, Reference
-from incumbent.providers.dynamodb.table import Answer, Call, Table
+from incumbent.providers.dynamodb.table import Answer, Table, TableCall
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Message
 
 A = TypeVar("A")
 
-MOST_ROUNDS = 8  # how often one call decides again because another write came first
+MAX_ROUNDS = 8  # how often one call decides again because another write came first
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class Steps:
         self.skew_ms = skew_ms
         self.clock = clock
 
-    def call(self, name: str, key: str, *names: str, ttl_ms: int | None = None) -> Call:
+    def call(self, name: str, key: str, *names: str, ttl_ms: int | None = None) -> TableCall:
         """Make a call of this provider. ``ttl_ms`` bounds its duration."""
-        return Call(name=name, key=key, pk=item.partition(self.prefix, key), ttl_ms=ttl_ms, names=names)
+        return TableCall(name=name, key=key, pk=item.partition(self.prefix, key), ttl_ms=ttl_ms, names=names)
 
-    def shard(self, call: Call) -> str:
+    def shard(self, call: TableCall) -> str:
         """Return the partition of the key in the orphans' index."""
         return item.shard_of(self.prefix, call.key)
 
     def step(
         self,
-        call: Call,
+        call: TableCall,
         shown: Answer[A],
         rule: Rule[A],
         *,
@@ -75,7 +75,7 @@ class Steps:
         step. ``held`` and ``closes`` are those of ``updates.Change``, unless ``write`` writes the decision. Raises
         ``LeaseUnavailable`` when other writes came first too often.
         """
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if shown.applied and shown.said is not None:
                 return Step(said=shown.said, answer=shown)
             new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated))
@@ -86,7 +86,7 @@ class Steps:
 
     def attempt(
         self,
-        call: Call,
+        call: TableCall,
         shown: Answer[A],
         rule: Rule[A],
         *,
@@ -136,12 +136,14 @@ class Steps:
         # A body that the record no longer names is not used, unless a letter names it.
         self.sweep_bodies(call, [each for each in left if (each.id, each.body) not in in_parts], answer.record)
         if answer.applied:
-            return replace(answer, buried=tuple(map(item.dead_message, letters, texts)))
+            return replace(answer, dead_lettered=tuple(map(item.dead_message, letters, texts)))
         for letter, name in zip(letters, names, strict=True):
             self._take_letter_back(call, letter, name, before, answer)
         return answer
 
-    def _take_letter_back(self, call: Call, letter: rules.Dead, name: str, before: KeyState, answer: Answer[A]) -> None:
+    def _take_letter_back(
+        self, call: TableCall, letter: rules.Dead, name: str, before: KeyState, answer: Answer[A]
+    ) -> None:
         """Delete a dead letter that was written for an update that was then refused.
 
         It stays if the message has died since: perhaps by this very update, whose request came twice. Of several
@@ -152,7 +154,7 @@ class Steps:
         if not any(trace.outcome == "dead" and item.digest(trace.id) == item.digest(letter.id) for trace in traces):
             self.table.sweep(call, item.dead_name(letter.id, name))
 
-    def sweep_bodies(self, call: Call, messages: Iterable[Stored], record: Record) -> None:
+    def sweep_bodies(self, call: TableCall, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record no longer holds."""
         needed = {(message.id, message.body) for message in record.state.mail}
         for message in messages:
@@ -160,7 +162,7 @@ class Steps:
                 for name in item.body_names(message.id, message.body):
                     self.table.sweep(call, name)
 
-    def text(self, call: Call, message_id: str, body: str) -> str | None:
+    def text(self, call: TableCall, message_id: str, body: str) -> str | None:
         """Return the text of a message. A large one is read; ``None`` if it is gone."""
         if not isinstance(body, Reference):
             return body
@@ -176,19 +178,19 @@ class Steps:
             texts.append(text)
         return "".join(texts)
 
-    def put_body(self, call: Call, message_id: str, name: str, text: str, now_ms: int) -> Reference:
+    def put_body(self, call: TableCall, message_id: str, name: str, text: str, now_ms: int) -> Reference:
         """Store a large body under a name, before anything refers to it."""
         reference, items = item.body_items(call.pk, message_id, name, text, now_ms)
         self.put_all(call, items)
         return reference
 
-    def put_all(self, call: Call, items: Iterable[Item]) -> None:
+    def put_all(self, call: TableCall, items: Iterable[Item]) -> None:
         """Write items, one after the other."""
         for each in items:
             self.table.put(call, each)
 
     def messages(
-        self, call: Call, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None
+        self, call: TableCall, stored: Sequence[Stored], own: Mapping[tuple[str, str], str] | None = None
     ) -> tuple[Message, ...]:
         """Return messages for a run, with their texts. ``own`` holds texts that the caller already has.
 
@@ -207,7 +209,7 @@ class Steps:
             found.append(item.message_of(each, text))
         return tuple(found)
 
-    def is_stored(self, call: Call, message: Stored) -> bool:
+    def is_stored(self, call: TableCall, message: Stored) -> bool:
         """Return whether the record still holds a message whose body was just read."""
         mail = self.table.read(call).record.state.mail
         return any((each.id, each.body) == (message.id, message.body) for each in mail)
@@ -233,16 +235,16 @@ def waiting(answer: Answer[A]) -> int:
     return len(rules.due(answer.record.state, answer.now_ms))
 
 
-def contended(call: Call) -> LeaseUnavailable:
+def contended(call: TableCall) -> LeaseUnavailable:
     """Make the error of a call whose every write came after another caller's."""
     return LeaseUnavailable(
-        f"{call.name} of key {call.key!r}: other writes came first {MOST_ROUNDS} times in a row, so this one was not "
+        f"{call.name} of key {call.key!r}: other writes came first {MAX_ROUNDS} times in a row, so this one was not "
         "applied; repeat it",
         key=call.key,
     )
 
 
-def in_doubt(call: Call) -> LeaseUnavailable:
+def in_doubt(call: TableCall) -> LeaseUnavailable:
     """Make the error of a call whose earlier try may have taken effect, without evidence either way (R9)."""
     return LeaseUnavailable(
         f"{call.name} of key {call.key!r}: a reply was lost, and the record no longer shows whether that try "

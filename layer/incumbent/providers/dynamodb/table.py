@@ -20,7 +20,7 @@ from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, size_of, typed
-from incumbent.tries import ask, check_wait, wait_ms
+from incumbent.retry import call_with_retry, check_wait, wait_ms
 from incumbent.validation import shown
 from incumbent.values import Message
 
@@ -31,7 +31,7 @@ A = TypeVar("A")
 
 _SHORTER_WAIT = "Set connect_timeout and read_timeout in its config to a second or two"
 _BATCH = 50
-_MOST_BATCHES = 20  # further requests of one reading: DynamoDB may leave keys unread
+_MAX_BATCHES = 20  # further requests of one reading: DynamoDB may leave keys unread
 _PAUSE_MS = 50
 
 _CRC32_OF_NOTHING = str(zlib.crc32(b"{}"))
@@ -61,7 +61,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class TableCall:
     """One call of the contract, shared by its requests. ``names`` are the owners and ids that it mentions."""
 
     name: str
@@ -77,7 +77,7 @@ class Answer(Generic[A]):
 
     ``record`` is the item after the update or, if it was refused, the item that refused it. ``sent`` is when the try
     that was answered was sent. ``repeated`` says that an earlier try may have taken effect (R9). If the update was
-    applied, ``said`` is the call's answer, and ``buried`` are the messages that it moved to the dead letters.
+    applied, ``said`` is the call's answer, and ``dead_lettered`` are the messages that it moved to the dead letters.
     """
 
     applied: bool
@@ -85,7 +85,7 @@ class Answer(Generic[A]):
     sent: Moment
     repeated: bool = False
     said: A | None = None
-    buried: tuple[Message, ...] = ()
+    dead_lettered: tuple[Message, ...] = ()
 
     @property
     def now_ms(self) -> int:
@@ -127,7 +127,7 @@ class Table:
         config = self._given.meta.config if self._given is not None else self._config
         check_wait(_set_wait_ms(config, given=given), ttl_ms, key=key, advice=_SHORTER_WAIT)
 
-    def client(self, call: Call) -> "DynamoDBClient":
+    def client(self, call: TableCall) -> "DynamoDBClient":
         """Return the given client, or make one whose waits suit the ttl.
 
         Raises ``ConfigurationError`` if none can be made, or if the user has set waits longer than the lease lives.
@@ -161,7 +161,7 @@ class Table:
                 client.close()
 
     def update(
-        self, call: Call, plan: Callable[[int], tuple[Update, A] | None], *, repeated: bool = False
+        self, call: TableCall, plan: Callable[[int], tuple[Update, A] | None], *, repeated: bool = False
     ) -> Answer[A]:
         """Send an update until it is applied or refused.
 
@@ -200,7 +200,7 @@ class Table:
             return replace(self.read(call), sent=answer, repeated=doubt)
         return answer
 
-    def read(self, call: Call) -> Answer[Any]:
+    def read(self, call: TableCall) -> Answer[Any]:
         """Read the lease item, after every write that was answered."""
 
         def send(_: int, sent: Moment) -> Answer[Any]:
@@ -208,10 +208,10 @@ class Table:
 
         return self._ask(call, send)
 
-    def read_many(self, calls: Mapping[str, Call]) -> Iterator[Item]:
+    def read_many(self, calls: Mapping[str, TableCall]) -> Iterator[Item]:
         """Read the lease items of several partition keys, in any order; missing ones are left out."""
         wanted: list[Any] = [_key(pk, LEASE) for pk in calls]
-        batches_left = len(wanted) // _BATCH + _MOST_BATCHES
+        batches_left = len(wanted) // _BATCH + _MAX_BATCHES
         while wanted:
             batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
             call = calls[batch[0]["pk"]["S"]]
@@ -230,35 +230,35 @@ class Table:
 
     # --- the other items
 
-    def get(self, call: Call, sk: str) -> Item | None:
+    def get(self, call: TableCall, sk: str) -> Item | None:
         """Read an item."""
         return self._ask(call, lambda *_: self._get(call, sk))
 
-    def put(self, call: Call, item: Item) -> None:
+    def put(self, call: TableCall, item: Item) -> None:
         """Write a whole item."""
         written: Any = item
         self._ask(call, lambda *_: _whole(self.client(call).put_item(TableName=self._name, Item=written)))
 
-    def delete(self, call: Call, sk: str) -> None:
+    def delete(self, call: TableCall, sk: str) -> None:
         """Delete an item, whether it exists or not."""
         self._ask(call, lambda *_: self._delete(call, sk))
 
-    def sweep(self, call: Call, sk: str) -> None:
+    def sweep(self, call: TableCall, sk: str) -> None:
         """Delete an item that is no longer needed. If that fails, TTL deletes it."""
         with suppress(BotoCoreError, ClientError):
             self._delete(call, sk)
 
-    def query(self, call: Call, **request: Any) -> Iterator[Item]:
+    def query(self, call: TableCall, **request: Any) -> Iterator[Item]:
         """Yield all items that a query finds, page by page."""
         return self._pages(call, lambda **more: self.client(call).query(TableName=self._name, **request, **more))
 
-    def scan(self, call: Call, **request: Any) -> Iterator[Item]:
+    def scan(self, call: TableCall, **request: Any) -> Iterator[Item]:
         """Yield all items that a scan finds, page by page. It reads the whole table."""
         return self._pages(call, lambda **more: self.client(call).scan(TableName=self._name, **request, **more))
 
     # --- parts
 
-    def _pages(self, call: Call, page: Callable[..., Any]) -> Iterator[Item]:
+    def _pages(self, call: TableCall, page: Callable[..., Any]) -> Iterator[Item]:
         further: dict[str, Any] = {}
         while True:
             found = self._ask(call, lambda *_: _whole(page(**further)))  # noqa: B023 - called before further changes
@@ -267,24 +267,24 @@ class Table:
                 return
             further = {"ExclusiveStartKey": found["LastEvaluatedKey"]}
 
-    def _reading(self, call: Call, batch: list[Any]) -> Callable[[int, Moment], Any]:
+    def _reading(self, call: TableCall, batch: list[Any]) -> Callable[[int, Moment], Any]:
         request: Any = {self._name: {"Keys": batch, "ConsistentRead": True}}
         return lambda *_: _whole(self.client(call).batch_get_item(RequestItems=request))
 
-    def _get(self, call: Call, sk: str) -> Item | None:
+    def _get(self, call: TableCall, sk: str) -> Item | None:
         found = self.client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True)
         stored: Item | None = _whole(found).get("Item")
         return stored
 
-    def _delete(self, call: Call, sk: str) -> Any:
+    def _delete(self, call: TableCall, sk: str) -> Any:
         return _whole(self.client(call).delete_item(TableName=self._name, Key=_key(call.pk, sk)))
 
     @staticmethod
-    def _decode(call: Call, item: Item | None) -> Record:
+    def _decode(call: TableCall, item: Item | None) -> Record:
         return decode(item, key=call.key, names=call.names)
 
-    def _ask(self, call: Call, send: Callable[[int, Moment], A]) -> A:
-        return ask(
+    def _ask(self, call: TableCall, send: Callable[[int, Moment], A]) -> A:
+        return call_with_retry(
             send,
             clock=self._clock,
             call=call.name,
@@ -292,7 +292,7 @@ class Table:
             ttl_ms=call.ttl_ms,
             waits_ms=_waits_ms(self.client(call)),
             errors=(BotoCoreError, ClientError),
-            explain=_explain,
+            classify_error=_classify_error,
         )
 
 
@@ -406,7 +406,7 @@ def _key(pk: str, sk: str) -> dict[str, Any]:
     return {"pk": typed(pk), "sk": typed(sk)}
 
 
-def _explain(error: Exception) -> tuple[bool, str]:
+def _classify_error(error: Exception) -> tuple[bool, str]:
     """Return whether another try may help after an error, and what to do."""
     if isinstance(error, ClientError):
         code = error.response["Error"]["Code"]

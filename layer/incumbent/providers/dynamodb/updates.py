@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record, digest
-from incumbent.rules import BEYOND, KeyState, Left, Stored, kept_pauses
+from incumbent.rules import BEYOND, KeyState, Stored, TenureEnd, kept_pauses
 from incumbent.values import Origin, Policy
 
-MOST_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many places, the whole list is written
+MAX_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many places, the whole list is written
 
 
 # --- what one request can decide
@@ -128,7 +128,7 @@ def release(owner: str, fence: int | None, *, empty: bool, now_ms: int) -> Updat
     """Free the key (R5). ``empty``: only if no message is stored, since then TTL may delete the record."""
     update = Update()
     _when_held(update, owner, fence, now_ms)
-    _leave(update, Left(how="released", owner=owner, successor=None, fence=0))
+    _leave(update, TenureEnd(how="released", owner=owner, successor=None, fence=0))
     update.set_to(update.name("fence"), "left_fence")
     update.set(now_ms, "expires_at")
     update.set(now_ms, "since")
@@ -147,7 +147,7 @@ def transfer(owner: str, successor: str, fence: int | None, *, ttl_ms: int, now_
     update = Update()
     _when_held(update, owner, fence, now_ms)
     _when_head_is_fresh(update)
-    _leave(update, Left(how="transferred", owner=owner, successor=successor, fence=0))
+    _leave(update, TenureEnd(how="transferred", owner=owner, successor=successor, fence=0))
     following = f"{update.name('fence')} + {update.value(1)}"
     update.set_to(following, "left_fence")
     update.set_to(following, "fence")
@@ -237,13 +237,13 @@ def _offer_target(update: Update, origin: Origin | None) -> None:
                 update.set_to(f"if_not_exists({update.name(name)}, {update.value(value)})", name)
 
 
-def _leave(update: Update, left: Left | None) -> None:
-    if left is None:
+def _leave(update: Update, end: TenureEnd | None) -> None:
+    if end is None:
         update.remove("left")
         return
-    how: dict[str, item.Value] = {"how": left.how, "owner": left.owner}
-    if left.successor is not None:
-        how["successor"] = left.successor
+    how: dict[str, item.Value] = {"how": end.how, "owner": end.owner}
+    if end.successor is not None:
+        how["successor"] = end.successor
     update.set(how, "left")
 
 
@@ -319,7 +319,7 @@ class Change:
             return False
         last = self.new.mail[-1]
         return any(
-            message.given and not last.given and message.attempts == last.attempts
+            message.delivered_fence and not last.delivered_fence and message.attempts == last.attempts
             for message in self._old.mail
             if message.id == last.id
         )
@@ -381,9 +381,9 @@ class Change:
         self._policy(update)
         if new.origin != old.origin:
             _describe(update, new.origin)
-        if new.left != old.left:
-            _leave(update, new.left)
-            update.give(None if new.left is None else new.left.fence, "left_fence")
+        if new.tenure_end != old.tenure_end:
+            _leave(update, new.tenure_end)
+            update.give(None if new.tenure_end is None else new.tenure_end.fence, "left_fence")
 
     def _policy(self, update: Update) -> None:
         if self.new.block != self._old.block:
@@ -398,12 +398,12 @@ class Change:
         changed = [place for place, message in enumerate(old) if kept.get(message.id, message) != message]
         in_place = [*(message.id for message in old if message.id in kept), *(message.id for message in added)]
         moved = in_place != [message.id for message in new]
-        for place in [*gone, *changed][:MOST_PLACES]:
+        for place in [*gone, *changed][:MAX_PLACES]:
             update.when_is(old[place].id, "mail", place, "id")
         if not new:
             if old:
                 update.remove("mail")
-        elif moved or len(gone) + len(changed) > MOST_PLACES or (added and not old):
+        elif moved or len(gone) + len(changed) > MAX_PLACES or (added and not old):
             self._when_as_it_was(update, "edits")
             self._when_no_more(update)
             update.set_to(update.written(self._whole_list()), "mail")
@@ -454,8 +454,8 @@ class Change:
             update.delete(before - after, "ids")
         if self.new.ended != self._old.ended:
             update.give([item.trace_text(trace) for trace in self.new.ended] or None, "ended")
-        if item.tombs(self.new) != item.tombs(self._old):
-            update.give(item.tombs(self.new) or None, "tombs")
+        if item.tombstones(self.new) != item.tombstones(self._old):
+            update.give(item.tombstones(self.new) or None, "tombs")
         bytes_more = item.inline_bytes(self.new.mail) - item.inline_bytes(self._old.mail)
         if not self.new.mail and "inline_bytes" in self.record.item:
             update.remove("inline_bytes")

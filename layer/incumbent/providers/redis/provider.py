@@ -17,7 +17,7 @@ from incumbent.providers.full import mailbox_full, redrive_full
 from incumbent.providers.redis.names import Names
 from incumbent.providers.redis.server import REPEATED, Client, Place, Server, is_odd_record
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
-from incumbent.rules import BEYOND, MOST_STORED, kept_pauses, shared
+from incumbent.rules import BEYOND, MAX_STORED, kept_pauses, shared
 from incumbent.validation import (
     check_key,
     check_lease,
@@ -246,7 +246,7 @@ class RedisProvider:
             ttl_ms=ttl_ms,
         )
         match answer:
-            case [b"claimed", fence, pttl, waiting, buried, *messages]:
+            case [b"claimed", fence, pttl, waiting, dead_lettered, *messages]:
                 self._fences.keep(key, owner, fence)
                 return Claimed(
                     owner=owner,
@@ -255,20 +255,22 @@ class RedisProvider:
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
-                    buried=_letters(buried),
+                    dead_lettered=_letters(dead_lettered),
                 )
             case [b"routed", holder, stored]:
                 return Routed(owner=_text(holder) or None, waiting=stored)
-            case [b"duplicate", state, holder, buried]:
+            case [b"duplicate", state, holder, dead_lettered]:
                 return Duplicate(
-                    state=cast("MessageState", _text(state)), owner=_text(holder) or None, buried=_letters(buried)
+                    state=cast("MessageState", _text(state)),
+                    owner=_text(holder) or None,
+                    dead_lettered=_letters(dead_lettered),
                 )
             case [b"busy", holder, pttl]:
                 return Busy(owner=_text(holder), expires_in_ms=_lives(pttl))
             case [b"full", holder]:
                 raise mailbox_full(key, policy, owner=_text(holder) or None)
-            case [b"idle", buried]:
-                return Idle(buried=_letters(buried))
+            case [b"idle", dead_lettered]:
+                return Idle(dead_lettered=_letters(dead_lettered))
             case _:
                 raise _senseless(key, answer)
 
@@ -344,7 +346,7 @@ class RedisProvider:
             ttl_ms=ttl_ms,
         )
         match answer:
-            case [b"continued", fence, pttl, waiting, buried, *messages] if successor is not None:
+            case [b"continued", fence, pttl, waiting, dead_lettered, *messages] if successor is not None:
                 self._fences.forget(key, owner)
                 self._fences.keep(key, successor, fence)
                 return Continued(
@@ -354,11 +356,11 @@ class RedisProvider:
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
-                    buried=_letters(buried),
+                    dead_lettered=_letters(dead_lettered),
                 )
-            case [b"released", left, buried]:
+            case [b"released", left, dead_lettered]:
                 self._fences.forget(key, owner)
-                return Released(left=left, buried=_letters(buried))
+                return Released(remaining=left, dead_lettered=_letters(dead_lettered))
             case [b"lost", holder]:
                 raise self._lost("settle", key, owner, holder)
             case [b"unknown", holder]:
@@ -486,7 +488,7 @@ class RedisProvider:
     def redrive(self, key: str, message_id: str) -> bool:
         """Put a dead letter back at the end of its mailbox (M6)."""
         check_message_id(message_id, check_key(key))
-        answer = self._dead("redrive", key, message_id, MOST_STORED)
+        answer = self._dead("redrive", key, message_id, MAX_STORED)
         if answer == b"full":
             raise redrive_full(key, message_id)
         return answer == b"redriven"

@@ -42,7 +42,7 @@ from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
 from incumbent.providers.redis.permissions import acl_rules
 from incumbent.providers.secrets import SecretPassword
-from incumbent.tries import ask, check_wait, search_is_over, wait_ms
+from incumbent.retry import call_with_retry, check_wait, search_is_over, wait_ms
 from incumbent.validation import shown
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def script(name: str) -> Script:
     folder = files("incumbent.providers.redis") / "scripts"
     shared = ("common",) if name in _LEASE_ONLY else ("common", "mail")
     before, asked, after = (
-        b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts) for parts in (shared, (name,), ("sure",))
+        b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts)
+        for parts in (shared, (name,), ("primary_check",))
     )
     text = b"\n".join((before, b"local function run()", asked, b"end", after))
     return Script(text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest())
@@ -168,7 +169,7 @@ class Server:
         """Find names by SCAN on every primary, each once; never blocks the server for long.
 
         A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``. ``place`` is where to
-        begin, and where the search has stopped when it took too long (`incumbent.tries.search_until`).
+        begin, and where the search has stopped when it took too long (`incumbent.retry.search_until`).
         """
         place = place or Place()
         seen: set[bytes] = set()
@@ -205,7 +206,7 @@ class Server:
             client.close()
 
     def _ask(self, send: Callable[[int, Moment], Any], *, call: str, key: str, ttl_ms: int | None = None) -> Any:
-        return ask(
+        return call_with_retry(
             send,
             clock=self._clock,
             call=call,
@@ -213,7 +214,7 @@ class Server:
             ttl_ms=ttl_ms,
             waits_ms=wait_ms(ttl_ms) if self._set_wait_ms is None else self._set_wait_ms,
             errors=_ERRORS,
-            explain=_explain,
+            classify_error=_classify_error,
             first_try=self._first_try,
         )
 
@@ -515,7 +516,7 @@ def is_odd_record(error: BaseException | None) -> bool:
     return "WRONGTYPE" in text or broken
 
 
-def _explain(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
+def _classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
     """Return whether another try may help after an error, and what to do about it."""
     text = str(error)
     status = str(getattr(error, "status_code", None) or text.partition(" ")[0])

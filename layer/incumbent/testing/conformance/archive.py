@@ -114,14 +114,14 @@ class ArchiveConformance(Walking, UnreadableConformance):
             key, "A", ttl_ms=TTL_MS, failed=[failure(2), failure(1)], handled=["m3"], policy=Policy(max_attempts=1)
         )
         assert isinstance(answer, Released)
-        assert [each.id for each in answer.buried] == ["m1", "m2"]
-        assert answer.buried == tuple(letter.message for letter in provider.dead_letters(key, EVERYTHING))
-        assert answer.buried[0].last_error == "failed 1"
+        assert [each.id for each in answer.dead_lettered] == ["m1", "m2"]
+        assert answer.dead_lettered == tuple(letter.message for letter in provider.dead_letters(key, EVERYTHING))
+        assert answer.dead_lettered[0].last_error == "failed 1"
 
         provider.claim(key, "B", TTL_MS, message(4))
         paused = provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(4)])
         assert isinstance(paused, Released)
-        assert paused.buried == ()
+        assert paused.dead_lettered == ()
 
     def test_settle_that_goes_on_says_what_it_buried(self, provider: ArchiveProvider, key: str) -> None:
         """M6: what the run failed, and what was out of attempts before the next; with its whole body."""
@@ -138,8 +138,8 @@ class ArchiveConformance(Walking, UnreadableConformance):
         answer = provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(1), failure(3)], next_owner="B2", policy=ONCE)
         assert isinstance(answer, Continued)
         assert ids(answer.messages) == ["m4"]
-        assert sorted(ids(answer.buried)) == ["m1", "m2", "m3"]
-        by_id = {each.id: each for each in answer.buried}
+        assert sorted(ids(answer.dead_lettered)) == ["m1", "m2", "m3"]
+        by_id = {each.id: each for each in answer.dead_lettered}
         assert by_id["m1"].event == large.event
         assert (by_id["m2"].attempt, by_id["m2"].last_error) == (1, None)
 
@@ -149,20 +149,20 @@ class ArchiveConformance(Walking, UnreadableConformance):
         self.expire()
         past = provider.claim(key, "B", TTL_MS, message(2), policy=ONCE)
         assert isinstance(past, Claimed)
-        assert (ids(past.buried), ids(past.messages)) == (["m1"], ["m2"])
+        assert (ids(past.dead_lettered), ids(past.messages)) == (["m1"], ["m2"])
         self.expire()
         all_there_was = provider.claim(key, "C", TTL_MS, None, policy=ONCE)
         assert isinstance(all_there_was, Idle)
-        assert ids(all_there_was.buried) == ["m2"]
+        assert ids(all_there_was.dead_lettered) == ["m2"]
         provider.claim(key, "D", TTL_MS, message(3), policy=ONCE)
         self.expire()
         itself = provider.claim(key, "E", TTL_MS, message(3), policy=ONCE)
         assert itself == Duplicate(state="dead")
         assert isinstance(itself, Duplicate)
-        assert ids(itself.buried) == ["m3"]
+        assert ids(itself.dead_lettered) == ["m3"]
         again = provider.claim(key, "F", TTL_MS, message(3), policy=ONCE)
         assert isinstance(again, Duplicate)
-        assert again.buried == ()
+        assert again.dead_lettered == ()
 
     def test_dead_letters_are_listed_longest_dead_first(self, provider: ArchiveProvider, key: str) -> None:
         """M6: no more than asked for; of one key or of all."""
@@ -270,7 +270,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         for owner, successor in (("A", "B"), ("B", "C")):
             settled = provider.settle(key, owner, ttl_ms=TTL_MS, failed=[failure(1)], policy=ONCE)
             assert isinstance(settled, Released)
-            assert [each.event for each in settled.buried] == [large.event]
+            assert [each.event for each in settled.dead_lettered] == [large.event]
             (letter,) = provider.dead_letters(key, EVERYTHING)
             assert letter.message.event == large.event
             assert provider.redrive(key, "m1") is True

@@ -172,7 +172,7 @@ class Claiming(MailSubject):
         self.claimed(provider, key, "A", 1)
         self.die()
         self.claimed(provider, key, "B", 1)
-        assert provider.settle(key, "B", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(left=0)
+        assert provider.settle(key, "B", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(remaining=0)
         assert provider.claim(key, "B", TTL_MS, message(1)) == Idle()
         assert ids(provider.peek(key)) == []
         self.claimed(provider, key, "C", 1)
@@ -463,7 +463,7 @@ class Claiming(MailSubject):
             answer = provider.claim(key, f"A{number}", TTL_MS, message(number))
             assert isinstance(answer, Claimed)
             assert ids(answer.messages) == [f"m{number}"]
-            assert provider.settle(key, f"A{number}", ttl_ms=TTL_MS, handled=[f"m{number}"]) == Released(left=0)
+            assert provider.settle(key, f"A{number}", ttl_ms=TTL_MS, handled=[f"m{number}"]) == Released(remaining=0)
         for number in (4, 5, 259):  # 260 less 256 is 4: the oldest that is still known
             assert provider.claim(key, f"B{number}", TTL_MS, message(number)) == Duplicate(state="handled")
         self.claimed(provider, key, "C", 3)

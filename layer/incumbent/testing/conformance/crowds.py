@@ -145,7 +145,7 @@ class Crowds(MailSubject):
         stored = provider.peek(key)
         assert len(stored) == 16
         assert {each.attempt for each in stored} == {1}
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=ids(stored)) == Released(left=0)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=ids(stored)) == Released(remaining=0)
 
     def test_nobody_sees_the_key_free_while_it_goes_from_run_to_run(self, provider: MailboxProvider, key: str) -> None:
         """M2, R6: the owner is seen at every moment, and no stranger gets in between."""
@@ -156,7 +156,7 @@ class Crowds(MailSubject):
         done: list[bool] = []
         seen: list[str | None] = []
 
-        def go_on() -> None:
+        def run_until_settled() -> None:
             try:
                 for number in range(20):
                     answer = self.continued(provider, key, f"A{number}", f"A{number + 1}", handled=[f"m{number}"])
@@ -169,11 +169,11 @@ class Crowds(MailSubject):
                 seen.append(other.get_lease_owner(key))
                 seen.append(other.acquire_lease(key, "stranger", TTL_MS).owner)
 
-        at_once(2, lambda number: look() if number else go_on())
+        at_once(2, lambda number: look() if number else run_until_settled())
         assert seen
         assert None not in seen
         assert "stranger" not in seen
-        assert provider.settle(key, "A20", ttl_ms=TTL_MS, handled=["m20"]) == Released(left=0)
+        assert provider.settle(key, "A20", ttl_ms=TTL_MS, handled=["m20"]) == Released(remaining=0)
 
     def test_message_is_handled_once_though_its_run_is_slow_to_close(self, provider: MailboxProvider, key: str) -> None:
         """R1, M5: eight late sources of one message, while its only run closes."""
@@ -187,7 +187,7 @@ class Crowds(MailSubject):
             own_key = f"{key}-{turn}"
             self.claimed(provider, own_key, "A", 1)
             closed, *others = at_once(5, settle_or_claim, own_key)
-            assert closed == Released(left=0)
+            assert closed == Released(remaining=0)
             assert all(isinstance(answer, Duplicate) for answer in others)
             assert {answer.state for answer in others if isinstance(answer, Duplicate)} <= {"running", "handled"}
             if provider.get_lease_owner(own_key) is not None:

@@ -74,7 +74,7 @@ class Dying(MailSubject):
         answer = self.continued(other, key, "D1", "D2", handled=["m2"], policy=PAUSING)
         assert ids(answer.messages) == ["m3"]
         assert other.settle(key, "D2", ttl_ms=TTL_MS, handled=["m3"], next_owner="D3", policy=PAUSING) == Released(
-            left=1
+            remaining=1
         )
         assert other.claim(key, "E", TTL_MS, None, policy=PAUSING) == Idle()
         self.pass_time(PAUSE_MS)
@@ -195,7 +195,7 @@ class Dying(MailSubject):
         self.routed(provider, key, "B", 2, policy=STEPWISE)
         self.expire()
         answer = self.claimed(provider, key, "C", None, policy=STEPWISE)
-        assert (ids(answer.buried), ids(answer.messages), answer.waiting) == (["m1"], ["m2"], 0)
+        assert (ids(answer.dead_lettered), ids(answer.messages), answer.waiting) == (["m1"], ["m2"], 0)
         self.expire()
         assert provider.claim(key, "D", TTL_MS, message(2), policy=STEPWISE) == Duplicate(state="dead")
         assert ids(provider.peek(key)) == []

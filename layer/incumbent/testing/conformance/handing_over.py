@@ -41,14 +41,14 @@ class HandingOver(MailSubject):
     def test_ticket_waits_for_nobody_while_all_is_paused(self, provider: MailboxProvider, key: str) -> None:
         """M2, M6: nothing is due, so no function has to be woken, and the key is free."""
         self.claimed(provider, key, "A", 1)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], ticket="T") == Released(left=1)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], ticket="T") == Released(remaining=1)
         assert provider.get_lease_owner(key) is None
         assert provider.claim(key, "B", TTL_MS, None, ticket="T") == Idle()
 
     def test_ticket_for_nothing_frees_the_key(self, provider: MailboxProvider, key: str) -> None:
         """M2: as with a successor."""
         self.claimed(provider, key, "A", 1)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], ticket="T") == Released(left=0)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], ticket="T") == Released(remaining=0)
         assert provider.get_lease_owner(key) is None
 
     def test_ticket_is_redeemed_under_an_owner_of_its_own(self, provider: MailboxProvider, key: str) -> None:

@@ -78,7 +78,7 @@ class Running(MailSubject):
         assert taken[0].event == message(2).event
         assert provider.beat(key, "A", TTL_MS).waiting == 0
         assert list(provider.take(key, "A", TTL_MS, have=["m1", "m2", "m3"])) == []
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1", "m2", "m3"]) == Released(left=0)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1", "m2", "m3"]) == Released(remaining=0)
 
     def test_repeated_take_gives_the_same_again(self, provider: MailboxProvider, key: str) -> None:
         """R8: what the caller does not have is given again, counted once."""

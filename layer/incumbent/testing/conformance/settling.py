@@ -62,7 +62,7 @@ class Settling(MailSubject):
         """R3, the owner's edge: one millisecond before its end an owner still settles."""
         self.claimed(provider, key, "A", 1)
         self.pass_almost(TTL_MS)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"]) == Released(left=0)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"]) == Released(remaining=0)
 
     def test_late_owner_settles_nothing_for_a_successor(self, provider: MailboxProvider, key: str) -> None:
         """R6: who transferred or released the key settles nothing any more."""
@@ -105,7 +105,7 @@ class Settling(MailSubject):
     def test_settle_of_the_last_message_frees_the_key(self, provider: MailboxProvider, key: str) -> None:
         """M2: nothing is due, so the key is free though a successor was named."""
         self.claimed(provider, key, "A", 1)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], next_owner="B") == Released(left=0)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], next_owner="B") == Released(remaining=0)
         assert provider.get_lease_owner(key) is None
         assert ids(provider.peek(key)) == []
         assert provider.renew_lease(key, "A", TTL_MS) is False
@@ -132,7 +132,7 @@ class Settling(MailSubject):
         """M2, M8: what is left is counted and is an orphan."""
         self.claimed(provider, key, "A", 1)
         self.routed(provider, key, "B", 2)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"]) == Released(left=1)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"]) == Released(remaining=1)
         assert provider.get_lease_owner(key) is None
         assert [(orphan.key, orphan.waiting) for orphan in self.own_orphans(provider, key)] == [(key, 1)]
 
@@ -141,7 +141,7 @@ class Settling(MailSubject):
         # H42: sentry/junior #33.
         self.claimed(provider, key, "A", 1)
         self.routed(provider, key, "B", 2)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS) == Released(left=2)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS) == Released(remaining=2)
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [
             ("m2", 0, True),
             ("m1", 1, False),
@@ -152,7 +152,7 @@ class Settling(MailSubject):
         """M6: it was given to a tenure that is over and does not say what became of it: as after a crash."""
         policy = Policy(pauses_ms=(PAUSE_MS,))
         self.claimed(provider, key, "A", 1, policy=policy)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, next_owner="A2", policy=policy) == Released(left=1)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, next_owner="A2", policy=policy) == Released(remaining=1)
         rest_ms = self.pass_almost(PAUSE_MS)
         assert provider.claim(key, "B", TTL_MS, None, policy=policy) == Idle()
         self.pass_time(rest_ms)
@@ -170,7 +170,7 @@ class Settling(MailSubject):
             dropped=[Failure(id="third", error="e")],
             deferred=["fourth"],
         )
-        assert answer == Released(left=0)
+        assert answer == Released(remaining=0)
         assert ids(provider.peek(key)) == []
 
     def test_settle_may_name_what_still_waits(self, provider: MailboxProvider, key: str) -> None:
@@ -229,8 +229,8 @@ class Settling(MailSubject):
         again = self.continued(provider, key, "A", "A2", handled=["m1"])
         assert again.fence == first.fence
         assert same(again.messages) == same(first.messages)
-        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(left=0)
-        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(left=0)
+        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(remaining=0)
+        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"]) == Released(remaining=0)
 
     def test_repeated_settle_is_late_once_its_successor_is(self, provider: MailboxProvider, key: str) -> None:
         """R3, R8: what it passed on is over, so it cannot be told to go on."""
@@ -257,7 +257,7 @@ class Settling(MailSubject):
     def test_dropped_message_leaves(self, provider: MailboxProvider, key: str) -> None:
         """M3: not promised to anybody, it goes back to its source."""
         self.claimed(provider, key, "A", 1)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(left=0)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(remaining=0)
         assert ids(provider.peek(key)) == []
 
     def test_dropped_message_that_was_promised_stays(self, provider: MailboxProvider, key: str) -> None:
@@ -265,7 +265,7 @@ class Settling(MailSubject):
         # H52: found by exploring the rules.
         self.claimed(provider, key, "A", 1)
         provider.claim(key, "B", TTL_MS, message(1))
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(left=1)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, dropped=[failure(1)]) == Released(remaining=1)
         (stored,) = provider.peek(key)
         assert (stored.id, stored.promised, stored.last_error) == ("m1", True, "failed 1")
         assert provider.claim(key, "C", TTL_MS, None) == Idle()
@@ -305,7 +305,7 @@ class Settling(MailSubject):
             self.pass_time(300_000)
             self.claimed(provider, key, f"A{number + 1}", None)
         answer = provider.settle(key, f"A{failures}", ttl_ms=TTL_MS, failed=[failure(1, after_ms=None)], next_owner="B")
-        assert answer == Released(left=1)
+        assert answer == Released(remaining=1)
         rest_ms = self.pass_almost(pause_ms)
         assert provider.claim(key, "C", TTL_MS, None) == Idle()
         self.pass_time(rest_ms)
@@ -327,7 +327,7 @@ class Settling(MailSubject):
         self.routed(provider, key, "B", 2)
         assert provider.settle(
             key, "A", ttl_ms=TTL_MS, handled=["m1"], failed=[failure(2)], next_owner="A2"
-        ) == Released(left=1)
+        ) == Released(remaining=1)
         assert provider.claim(key, "C", TTL_MS, None) == Idle()
         self.pass_time(PAUSE_MS)
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", None).messages] == [("m2", 1)]
@@ -382,7 +382,7 @@ class Settling(MailSubject):
         self.claimed(provider, key, "A", 1, policy=policy)
         self.routed(provider, key, "B", 2, policy=policy)
         answer = provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], next_owner="A2", policy=policy)
-        assert answer == Released(left=2)
+        assert answer == Released(remaining=2)
         assert provider.claim(key, "C", TTL_MS, None, policy=policy) == Idle()
         assert self.own_orphans(provider, key) == []
         self.pass_time(PAUSE_MS)
@@ -404,10 +404,10 @@ class Settling(MailSubject):
         """M6: max_attempts deliveries, then it leaves the mailbox and is a duplicate of a dead one."""
         policy = Policy(max_attempts=2)
         self.claimed(provider, key, "A", 1, policy=policy)
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy) == Released(left=1)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy) == Released(remaining=1)
         self.pass_time(PAUSE_MS)
         self.claimed(provider, key, "B", None, policy=policy)
-        assert provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy) == Released(left=0)
+        assert provider.settle(key, "B", ttl_ms=TTL_MS, failed=[failure(1)], policy=policy) == Released(remaining=0)
         assert ids(provider.peek(key)) == []
         self.pass_time(300_000)
         assert provider.claim(key, "C", TTL_MS, None, policy=policy) == Idle()
@@ -441,7 +441,7 @@ class Settling(MailSubject):
         assert ids(provider.peek(key)) == []
 
     def test_message_out_of_attempts_makes_room_for_the_next(self, provider: MailboxProvider, key: str) -> None:
-        """M6: buried in the step that grants the key; the next due message is delivered instead."""
+        """M6: dead_lettered in the step that grants the key; the next due message is delivered instead."""
         policy = Policy(max_attempts=1)
         self.claimed(provider, key, "A", 1, policy=policy)
         self.routed(provider, key, "B", 2, policy=policy)
@@ -456,7 +456,7 @@ class Settling(MailSubject):
         policy = Policy(max_attempts=1)
         self.claimed(provider, key, "A", 1, policy=policy)
         answer = provider.settle(key, "A", ttl_ms=TTL_MS, next_owner="A2", policy=policy)
-        assert answer == Released(left=0)
+        assert answer == Released(remaining=0)
         assert provider.get_lease_owner(key) is None
         assert provider.claim(key, "B", TTL_MS, message(1), policy=policy) == Duplicate(state="dead")
 
@@ -465,7 +465,7 @@ class Settling(MailSubject):
         self.claimed(provider, key, "A", 1)
         self.routed(provider, key, "B", 2)
         answer = provider.settle(key, "A", ttl_ms=TTL_MS, deferred=["m1"])
-        assert answer == Released(left=2)
+        assert answer == Released(remaining=2)
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [
             ("m1", 0, True),
             ("m2", 0, True),
@@ -481,7 +481,7 @@ class Settling(MailSubject):
         self.routed(provider, key, "B", 1, policy=policy)
         self.claimed(provider, key, "A", 2, policy=policy)
         assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], deferred=["m2"], policy=policy) == Released(
-            left=1
+            remaining=1
         )
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m2", 0, True)]
         assert [(each.id, each.attempt) for each in self.claimed(provider, key, "C", None, policy=policy).messages] == [
@@ -493,7 +493,7 @@ class Settling(MailSubject):
         self.claimed(provider, key, "A", 1)
         self.expire()
         provider.acquire_lease(key, "B", TTL_MS)
-        assert provider.settle(key, "B", ttl_ms=TTL_MS, deferred=["m1"]) == Released(left=1)
+        assert provider.settle(key, "B", ttl_ms=TTL_MS, deferred=["m1"]) == Released(remaining=1)
         assert [(each.id, each.attempt, each.promised) for each in provider.peek(key)] == [("m1", 1, True)]
 
     def test_deferred_message_goes_on_under_the_successor(self, provider: MailboxProvider, key: str) -> None:

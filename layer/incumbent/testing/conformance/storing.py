@@ -90,7 +90,7 @@ class Storing(MailSubject):
             owner = "A0" if number == 1 else f"C{number - 1}"
             answer = self.continued(provider, key, owner, f"C{number}", handled=[f"m{number - 1}"])
             assert [each.event for each in answer.messages] == [bodies[number]]
-        assert provider.settle(key, "C9", ttl_ms=TTL_MS, handled=["m9"]) == Released(left=0)
+        assert provider.settle(key, "C9", ttl_ms=TTL_MS, handled=["m9"]) == Released(remaining=0)
 
     @pytest.mark.parametrize(
         "body", [{"text": "x" * 300_000}, ["é" * 200_000, "🐍" * 125_000]], ids=["300 KB", "900 KB"]
@@ -108,7 +108,7 @@ class Storing(MailSubject):
         answer = self.continued(provider, key, "A", "A2", handled=["m1", "m2"], deferred=["m3"])
         assert [(each.id, each.event) for each in answer.messages] == [("m3", body)]
         assert [each.event for each in provider.peek(key)] == [body]
-        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m3"]) == Released(left=0)
+        assert provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m3"]) == Released(remaining=0)
 
     def test_refused_delivery_does_not_remove_the_body_of_the_first(self, provider: MailboxProvider, key: str) -> None:
         """M5: two deliveries of one id do not share what is cleaned up."""
@@ -196,7 +196,7 @@ class Storing(MailSubject):
             assert isinstance(answer, Routed), message_id
         assert ids(provider.peek(key)) == odd
         assert ids(provider.take(key, "A", TTL_MS)) == odd
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=odd[::2]) == Released(left=len(odd) // 2)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=odd[::2]) == Released(remaining=len(odd) // 2)
         assert ids(provider.peek(key)) == odd[1::2]
         for message_id in odd[::2]:
             assert provider.claim(key, "C", TTL_MS, Message(id=message_id, event=0)) == Duplicate(state="handled")

@@ -51,8 +51,8 @@ class UnreadableConformance(MailSubject):
             assert isinstance(answer, Claimed)
             assert (ids(answer.messages), answer.waiting, answer.owner) == (["m3"], 1, "A")
             assert answer.messages[0].event == message(3).event
-            assert ids(answer.buried) == ["m1", "m2"]
-            assert "cannot be read" in (answer.buried[0].last_error or "")
+            assert ids(answer.dead_lettered) == ["m1", "m2"]
+            assert "cannot be read" in (answer.dead_lettered[0].last_error or "")
             assert provider.get_lease_owner(key) == "A"
             assert ids(provider.peek(key)) == ["m3", "m4"]
             letters = list(provider.dead_letters(key, EVERYTHING))
@@ -72,8 +72,8 @@ class UnreadableConformance(MailSubject):
         with fewer_digits():
             answer = provider.claim(key, "A", TTL_MS, message(3))
             assert isinstance(answer, Claimed)
-            assert (ids(answer.messages), ids(answer.buried)) == (["m3"], ["m1", "m2"])
-        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m3"]) == Released(left=0)
+            assert (ids(answer.messages), ids(answer.dead_lettered)) == (["m3"], ["m1", "m2"])
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m3"]) == Released(remaining=0)
 
     def test_key_with_nothing_readable_is_left_free(self, provider: ArchiveProvider, key: str) -> None:
         """M6: not held for a ttl; and its id is dead, whatever comes under it."""
@@ -82,7 +82,7 @@ class UnreadableConformance(MailSubject):
             answer = provider.claim(key, "A", TTL_MS, None)
             assert answer == Idle()
             assert isinstance(answer, Idle)
-            assert ids(answer.buried) == ["m1"]
+            assert ids(answer.dead_lettered) == ["m1"]
             assert provider.get_lease_owner(key) is None
             assert provider.claim(key, "B", TTL_MS, message(1)) == Duplicate(state="dead")
         self.send(provider, key, odd(2))
@@ -90,7 +90,7 @@ class UnreadableConformance(MailSubject):
             again = provider.claim(key, "C", TTL_MS, message(2))
             assert again == Duplicate(state="dead")
             assert isinstance(again, Duplicate)
-            assert ids(again.buried) == ["m2"]
+            assert ids(again.dead_lettered) == ["m2"]
             assert provider.get_lease_owner(key) is None
             assert self.own_orphans(provider, key) == []
 
@@ -103,14 +103,14 @@ class UnreadableConformance(MailSubject):
         with fewer_digits():
             answer = provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], next_owner="A2")
             assert isinstance(answer, Continued)
-            assert (ids(answer.messages), ids(answer.buried), answer.owner) == (["m4"], ["m2", "m3"], "A2")
+            assert (ids(answer.messages), ids(answer.dead_lettered), answer.owner) == (["m4"], ["m2", "m3"], "A2")
             assert provider.beat(key, "A2", TTL_MS).fence == answer.fence
         provider.claim(key, "B5", TTL_MS, odd(5))
         with fewer_digits():
             last = provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m4"], next_owner="A3")
-            assert last == Released(left=0)
+            assert last == Released(remaining=0)
             assert isinstance(last, Released)
-            assert ids(last.buried) == ["m5"]
+            assert ids(last.dead_lettered) == ["m5"]
             assert provider.get_lease_owner(key) is None
 
     def test_no_other_message_dies_of_it(self, provider: ArchiveProvider, key: str) -> None:
@@ -124,7 +124,7 @@ class UnreadableConformance(MailSubject):
             answer = provider.claim(key, "C", TTL_MS, None, policy=policy)
             assert answer == Idle()
             assert isinstance(answer, Idle)
-            assert ids(answer.buried) == ["m3"]
+            assert ids(answer.dead_lettered) == ["m3"]
         assert ids(provider.peek(key)) == ["m2"]
         assert provider.peek(key)[0].attempt == 1
 

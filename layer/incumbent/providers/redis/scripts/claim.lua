@@ -5,8 +5,8 @@
 --        8 '1' if a paused message blocks later ones  9 max_pending  10 how many more are stored on a free key
 --        11 max_attempts  12 window  13 the pauses, separated by commas
 --        14 keyspace  15 target  16 request id  17 log stream; none of these four if the caller gave no origin
--- Answers {'claimed', fence, PTTL, waiting, buried, id, meta, body ...}, {'routed', holder, stored},
---         {'duplicate', state, holder, buried}, {'busy', holder, PTTL}, {'full', holder} or {'idle', buried}.
+-- Answers {'claimed', fence, PTTL, waiting, dead_lettered, id, meta, body ...}, {'routed', holder, stored},
+--         {'duplicate', state, holder, dead_lettered}, {'busy', holder, PTTL}, {'full', holder} or {'idle', dead_lettered}.
 
 local owner, ttl, id, body, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local as_ticket, route, block = ARGV[6] == '1', ARGV[7] == '1', ARGV[8]
@@ -46,7 +46,7 @@ local function own(wanted, by)
         finish_mail()
         return granted('claimed', {})
     end
-    bury_spent(max_attempts, window)
+    dead_letter_spent(max_attempts, window)
     deliver(max_attempts, window)
     if #given() > 0 then
         finish_mail()
@@ -54,13 +54,13 @@ local function own(wanted, by)
     end
     -- There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.
     free('released', owner, k.fence)
-    local answer = { 'idle', buried }
-    if wanted then answer = { 'duplicate', 'dead', '', buried } end
+    local answer = { 'idle', dead_lettered }
+    if wanted then answer = { 'duplicate', 'dead', '', dead_lettered } end
     for _, message in ipairs(k.mail) do
         if message.id == wanted and not message.gone then
             promise(message) -- it pauses, or waits behind a paused one: the mailbox runs it later (M3: promised)
             message.meta.by = by
-            answer = by == owner and { 'routed', '', k.stored } or { 'duplicate', 'waiting', '', buried }
+            answer = by == owner and { 'routed', '', k.stored } or { 'duplicate', 'waiting', '', dead_lettered }
         end
     end
     finish_mail()
@@ -96,21 +96,21 @@ if live and k.owner == owner then -- (1) owned already: answer from the present 
 end
 
 -- A late copy of a claim whose own message has failed since (M3: promised).
-if trace_of('by:' .. owner, window) then return { 'idle', buried } end
+if trace_of('by:' .. owner, window) then return { 'idle', dead_lettered } end
 
 if id == '' then
     if live and (ticket == '' or k.owner ~= ticket) then return { 'busy', holder, k.pttl } end
     refusal = load_mail()
     if refusal then return refusal end
     use_policy()
-    if not live and not has_work() then return { 'idle', buried } end
+    if not live and not has_work() then return { 'idle', dead_lettered } end
     return own(nil)
 end
 
 local ended = trace_of('id:' .. id, window)
 if ended then -- (2) handled or dead; or routed by this very claim, and finished since (R8: lost replies)
     if ended.by == owner then return { 'routed', holder, k.stored } end
-    return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder, buried }
+    return { 'duplicate', ended.outcome == 'h' and 'handled' or 'dead', holder, dead_lettered }
 end
 
 local waits = is_stored(id)
@@ -121,7 +121,7 @@ if live and waits then -- (3) it waits or runs: promised before the caller is to
     promise(message)
     if offer_target() or message.changed then finish_mail() end
     if message.meta.by == owner then return { 'routed', holder, k.stored } end
-    return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder, buried }
+    return { 'duplicate', k.tenure and message.meta.given == k.tenure and 'running' or 'waiting', holder, dead_lettered }
 end
 
 if live then -- (5) stored behind an owner

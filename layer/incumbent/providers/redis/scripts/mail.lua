@@ -5,7 +5,7 @@ local LETTERS_MS = 14 * DAY_MS
 local AT_ONCE = 1000 -- fields read in one call: Lua's stack holds a few thousand
 
 -- The messages that this call has moved to the dead letters, as id, meta, body of each, for the answer (M6: failure).
-local buried = {}
+local dead_lettered = {}
 
 -- Reads the meta of the messages of these ids into `k.mail`, in their order. Returns a refusal, or nil.
 local function load_messages(ids)
@@ -217,7 +217,7 @@ local function read_letter(id)
 end
 
 -- Moves a message that is out of attempts to the dead letters, which are kept for 14 days (M6: failure).
-local function bury(message, window)
+local function dead_letter(message, window)
     local body = message.body or call('HGET', BODY, message.id)
     remove(message)
     message.meta.died = now
@@ -225,7 +225,7 @@ local function bury(message, window)
     if not call('ZSCORE', DEAD, message.id) then k.letters = k.letters + 1 end
     call('ZADD', DEAD, int(last_place(DEAD) + 1), message.id)
     call('HSET', LETTERS, message.id, meta .. '\n' .. body)
-    buried[#buried + 1], buried[#buried + 2], buried[#buried + 3] = message.id, meta, body
+    dead_lettered[#dead_lettered + 1], dead_lettered[#dead_lettered + 2], dead_lettered[#dead_lettered + 3] = message.id, meta, body
     for _, id in ipairs(call('ZRANGE', DEAD, 0, -1)) do
         local letter = read_letter(id)
         if not letter or now - letter.died < LETTERS_MS then break end
@@ -241,9 +241,9 @@ local function is_spent(message, max_attempts)
 end
 
 -- Buries those whose run died and that are out of attempts: they need not pause first (M6).
-local function bury_spent(max_attempts, window)
+local function dead_letter_spent(max_attempts, window)
     for _, message in ipairs(k.mail) do
-        if is_spent(message, max_attempts) then bury(message, window) end
+        if is_spent(message, max_attempts) then dead_letter(message, window) end
     end
 end
 
@@ -255,7 +255,7 @@ local function deliver(max_attempts, window)
             give(message)
             return
         end
-        bury(message, window)
+        dead_letter(message, window)
     end
 end
 
@@ -270,10 +270,10 @@ local function finish_mail()
     finish()
 end
 
--- Returns {<tag>, fence, PTTL, number of other due messages, {id, meta, body of each buried message}, then id, meta,
+-- Returns {<tag>, fence, PTTL, number of other due messages, {id, meta, body of each dead_lettered message}, then id, meta,
 -- body of each message that the tenure was given}.
 local function granted(tag, leave_out)
-    local answer = { tag, k.fence, k.pttl, #due(k.tenure), buried }
+    local answer = { tag, k.fence, k.pttl, #due(k.tenure), dead_lettered }
     for _, message in ipairs(given()) do
         if not leave_out[message.id] then
             answer[#answer + 1] = message.id

@@ -6,8 +6,8 @@
 --        11 to 14: how many messages are handled, failed, dropped, deferred; then these, in this order:
 --        the id of each that is handled or deferred; id, error, pause ('' for the policy's,
 --        'final' for a dead letter at once) of each other
--- Answers {'released', stored, buried}; {'continued', fence, PTTL, waiting, buried, id, meta, body ...}; either also when
--- this very call has done so before (R8), with nothing buried; {'lost', holder}; or, when a repeated call finds no
+-- Answers {'released', stored, dead_lettered}; {'continued', fence, PTTL, waiting, dead_lettered, id, meta, body ...}; either also when
+-- this very call has done so before (R8), with nothing dead_lettered; {'lost', holder}; or, when a repeated call finds no
 -- evidence, {'unknown', holder} (R9).
 
 local owner, ttl, successor, as_ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
@@ -34,7 +34,7 @@ local function settled_before()
     if left.how == 'moved' and left.owner == owner and left.successor == successor and k.owner == successor then
         return granted('continued', {})
     end
-    if left.how == 'settled' and left.owner == owner then return { 'released', k.stored, buried } end
+    if left.how == 'settled' and left.owner == owner then return { 'released', k.stored, dead_lettered } end
     if not repeated then return { 'lost', k.owner or '' } end
     for _, outcome in ipairs({ 'h', 'd', 'f' }) do -- a later tenure hides how this one ended; traces stay
         local first, last = queue(outcome)
@@ -42,7 +42,7 @@ local function settled_before()
             local old = read_trace(outcome .. ':' .. int(number))
             if old and old.fence == fence then
                 for _, id in ipairs(finished) do
-                    if id == old.id then return { 'released', k.stored, buried } end
+                    if id == old.id then return { 'released', k.stored, dead_lettered } end
                 end
             end
         end
@@ -65,7 +65,7 @@ local function settle(message, entry)
     else -- the mailbox retries a promised message, even one promised meanwhile (M3, M6: failure)
         meta.error = entry.error
         if entry.final or meta.attempts >= max_attempts then
-            bury(message, window)
+            dead_letter(message, window)
         else
             meta.due = now + (entry.pause or pause_after(meta.attempts))
             meta.given = '0'
@@ -87,7 +87,7 @@ for _, message in ipairs(k.mail) do
 end
 forget(window)
 end_runs() -- what is not named: as after a crash (M6)
-bury_spent(max_attempts, window)
+dead_letter_spent(max_attempts, window)
 
 local tenure = k.fence
 if successor ~= '' and #due(nil) > 0 then
@@ -107,4 +107,4 @@ if successor ~= '' and #due(nil) > 0 then
 end
 free('settled', owner, tenure) -- nothing is due, no successor is named, or all due messages were out of attempts
 finish_mail()
-return { 'released', k.stored, buried }
+return { 'released', k.stored, dead_lettered }

@@ -9,9 +9,9 @@ from incumbent import Lease, Message, Policy, leased
 from incumbent.clock import SYSTEM_CLOCK
 
 
-def buried(message: Message) -> None:
+def dead_lettered(message: Message) -> None:
     """Print it, as a hook would page somebody."""
-    print(f"buried {message.id} after {message.attempt}", flush=True)
+    print(f"dead_lettered {message.id} after {message.attempt}", flush=True)
 
 
 @leased(
@@ -19,7 +19,7 @@ def buried(message: Message) -> None:
     message_id_jmespath="id",
     ttl_ms=500,
     policy=Policy(max_attempts=2, pauses_ms=(50,)),
-    on_dead_letter=buried,
+    on_dead_letter=dead_lettered,
 )
 def handler(event: dict[str, Any], context: object, *, lease: Lease) -> str:
     """Die, raise, or handle it; die for the first time when as many wait as the message says."""

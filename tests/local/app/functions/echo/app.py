@@ -53,7 +53,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         "event": event,
         "request_id": context.aws_request_id,
         "arn": context.invoked_function_arn,
-        "left_ms": context.get_remaining_time_in_millis(),
+        "time_left_ms": context.get_remaining_time_in_millis(),
         "client": getattr(context.client_context, "custom", None),
         "trace_id": os.environ.get("_X_AMZN_TRACE_ID"),
         "layer": shared_by_layer.FROM_THE_LAYER,

@@ -21,13 +21,13 @@ from incumbent.errors import ConfigurationError, LeaseUnavailable
 
 T = TypeVar("T")
 
-MOST_TRIES = 3
+MAX_TRIES = 3
 PAUSE_MS = 20
 
 # Each of these that is used has its own client: one client, as long as an application has one ttl.
 WAITS_MS = (1_000, 500, 250)
-LONGEST_BUDGET_MS = 3_000
-SHORTEST_BUDGET_MS = 250
+MAX_BUDGET_MS = 3_000
+MIN_BUDGET_MS = 250
 
 _WORTH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_worth_until", default=None)
 _SEARCH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_search_until", default=None)
@@ -47,8 +47,8 @@ def wait_ms(ttl_ms: int | None = None) -> int:
 def budget_ms(ttl_ms: int | None = None) -> int:
     """Return for how long a call may begin further tries, in milliseconds: a sixth of the ttl, from 250 to 3,000."""
     if ttl_ms is None:
-        return LONGEST_BUDGET_MS
-    return min(max(ttl_ms // 6, SHORTEST_BUDGET_MS), LONGEST_BUDGET_MS)
+        return MAX_BUDGET_MS
+    return min(max(ttl_ms // 6, MIN_BUDGET_MS), MAX_BUDGET_MS)
 
 
 def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = None, advice: str) -> None:
@@ -97,7 +97,7 @@ def search_is_over(clock: Clock) -> bool:
     return until is not None and clock.now().until(until) <= 0
 
 
-def ask(
+def call_with_retry(
     send: Callable[[int, Moment], T],
     *,
     clock: Clock,
@@ -106,15 +106,15 @@ def ask(
     ttl_ms: int | None,
     waits_ms: float,
     errors: tuple[type[Exception], ...],
-    explain: Callable[[Exception], tuple[bool, str]],
+    classify_error: Callable[[Exception], tuple[bool, str]],
     first_try: int = 1,
 ) -> T:
     """Send a request until it is answered, its budget is spent, or an error says that another try cannot help.
 
     ``send`` gets the number of the try and the time at which it is sent (R12: deadline). ``waits_ms`` is how long its
-    client waits for a connection, and again for an answer. ``explain`` returns whether another try may help after an
-    error, and what to do about it. ``first_try`` is 2 if the vendor's client repeats requests, since then even the
-    first try may be a repetition.
+    client waits for a connection, and again for an answer. ``classify_error`` returns whether another try may help
+    after an error, and what to do about it. ``first_try`` is 2 if the vendor's client repeats requests, since then
+    even the first try may be a repetition.
 
     Raises ``LeaseUnavailable`` from the vendor's error: the call may or may not have taken effect.
     """
@@ -134,11 +134,11 @@ def ask(
         try:
             return send(number, sent)
         except errors as error:
-            again, advice = explain(error)
+            again, advice = classify_error(error)
             failed = error
             pause_ms = random.randint(PAUSE_MS // 2, PAUSE_MS << (number - first_try))  # noqa: S311 - jitter
             late = began.until(clock.now()) + pause_ms >= budget_ms(ttl_ms)
-            if not again or late or number - first_try + 1 >= MOST_TRIES:
+            if not again or late or number - first_try + 1 >= MAX_TRIES:
                 raise LeaseUnavailable(
                     f"{call} of key {key!r}: the store gave no answer ({type(error).__name__}: {error}); {advice}",
                     key=key,

@@ -7,8 +7,8 @@ import pytest
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
+from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, check_wait, wait_ms, worth_until
 from incumbent.testing.clock import FakeClock
-from incumbent.tries import MOST_TRIES, ask, budget_ms, check_wait, wait_ms, worth_until
 
 
 class GoneError(Exception):
@@ -48,9 +48,9 @@ class Store:
             "ttl_ms": 30_000,
             "waits_ms": 1_000,
             "errors": (GoneError,),
-            "explain": lambda _: (True, "look at the network"),
+            "classify_error": lambda _: (True, "look at the network"),
         }
-        return ask(self.send, **{**said, **more})
+        return call_with_retry(self.send, **{**said, **more})
 
 
 def test_answer_of_the_first_try_is_the_answer() -> None:
@@ -80,7 +80,7 @@ def test_transient_errors_are_tried_three_times() -> None:
     store = Store(FakeClock(), 99)
     with pytest.raises(LeaseUnavailable, match="look at the network") as raised:
         store.asked()
-    assert len(store.tries) == MOST_TRIES == 3
+    assert len(store.tries) == MAX_TRIES == 3
     assert isinstance(raised.value.__cause__, GoneError)
     assert raised.value.key == "thread-1"
     for said in ("renew", "'thread-1'", "GoneError", "no answer"):
@@ -91,7 +91,7 @@ def test_error_that_trying_again_cannot_help_is_not_tried_again() -> None:
     """It says what to do instead."""
     store = Store(FakeClock(), 99)
     with pytest.raises(LeaseUnavailable, match="grant the role the right"):
-        store.asked(explain=lambda _: (False, "grant the role the right"))
+        store.asked(classify_error=lambda _: (False, "grant the role the right"))
     assert len(store.tries) == 1
 
 
@@ -152,12 +152,12 @@ def test_call_has_ended_before_the_next_renewal_is_due(ttl_ms: int) -> None:
     assert began.until(clock.now()) < ttl_ms // 3
 
 
-@pytest.mark.parametrize(("left_ms", "tried"), [(2_000, True), (1_999, False), (0, False), (-5, False)])
-def test_no_try_begins_that_could_outlast_its_lease(left_ms: int, tried: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("time_left_ms", "tried"), [(2_000, True), (1_999, False), (0, False), (-5, False)])
+def test_no_try_begins_that_could_outlast_its_lease(time_left_ms: int, tried: bool) -> None:  # noqa: FBT001
     """H10: a try waits twice at most; with less than that left its answer is worth nothing."""
     clock = FakeClock()
     store = Store(clock)
-    with worth_until(clock.now().plus(left_ms)):
+    with worth_until(clock.now().plus(time_left_ms)):
         if tried:
             assert store.asked() == "an answer"
         else:

@@ -17,7 +17,7 @@ for group in $groups; do kill -s KILL -- "-$group"; done 2>/dev/null
 """
 
 
-class Leash:
+class ProcessReaper:
     """A shell that reads from us which process groups are alive; our end, of whatever kind, closes the pipe."""
 
     def __init__(self) -> None:

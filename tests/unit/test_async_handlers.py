@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from incumbent import IncumbentError, Lease, LeaseLost, Stop, current_lease
+from incumbent.async_handlers import synchronous
 from incumbent.clock import SYSTEM_CLOCK
-from incumbent.loops import synchronous
-from incumbent.runs import Ran
+from incumbent.runs import Completed
 from tests.unit.stage import PATIENCE_S, beside, heartbeats
 from tests.unit.test_runs import TTL_MS, Line
 
@@ -39,7 +39,7 @@ def serve(line: Line, function: Callable[..., Any], message_id: str = "m1") -> A
     """Run a function as the handler of a message that comes; return its result."""
     run = synchronous(function)
     outcome = line.serve(line.call(message_id), lambda _, lease: run(lease, lease))
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, Completed)
     return outcome.result
 
 
@@ -47,7 +47,7 @@ def test_plain_function_is_called_as_it_is(line: Line) -> None:
     """Its arguments go through, whatever they are called."""
     run = synchronous(lambda *args, **kwargs: (args, kwargs))
     outcome = line.serve(line.call("m1"), lambda _, lease: run(lease, 1, lease=2))
-    assert outcome == Ran(result=((1,), {"lease": 2}))
+    assert outcome == Completed(result=((1,), {"lease": 2}))
 
 
 def test_loop_is_kept_for_the_next_invocation(line: Line) -> None:

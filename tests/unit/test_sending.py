@@ -22,8 +22,8 @@ from incumbent import (
     send,
     status,
 )
-from incumbent.front import _name
 from incumbent.providers.memory import MemoryProvider, process_memory
+from incumbent.sending import _name
 from incumbent.testing.clock import FakeClock
 from tests.unit.stage import ARN, Little, Meddled, RecordingWaker, raising
 from tests.unit.test_runs import KEY, TTL_MS, Line

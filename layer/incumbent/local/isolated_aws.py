@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from incumbent import front
+from incumbent import sending
+from incumbent.local.http_server import HOST
 from incumbent.local.template import REGION
-from incumbent.local.wire import HOST
 
 NOWHERE = f"http://{HOST}:1"  # a port on which no process listens
 
@@ -65,5 +65,5 @@ def _swap_session(session: object) -> object:
 
 def _forget_clients() -> None:
     """Have ``send`` make its clients anew: those that it keeps look where they were made for."""
-    front._from_env.cache_clear()  # noqa: SLF001
-    front._lambda_waker.cache_clear()  # noqa: SLF001
+    sending._from_env.cache_clear()  # noqa: SLF001
+    sending._lambda_waker.cache_clear()  # noqa: SLF001
