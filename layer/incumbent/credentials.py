@@ -41,12 +41,23 @@ _PARTS = frozenset(
         "session",
         "sessionAttributes",
         "sessionState",
+        "templateParameterValues",
         "userRequest",
     }
 )
 _PAIR = re.compile(r"(\A|[?&;])([^=&?#;\s]+)=([^&#;\s]+)")
 _NO_MARKS = str.maketrans("", "", "-_.")
-_WHOLE = frozenset({"authorizationtoken", "cookies", "identitysource", "password", "privatechallengeparameters"})
+_WHOLE = frozenset(
+    {
+        "authorizationtoken",
+        "cookies",
+        "identitysource",
+        "password",
+        "privatechallengeparameters",
+        "protocoldata",
+        "token",
+    }
+)
 
 
 def without_credentials(event: Mapping[str, Any]) -> dict[str, Any]:

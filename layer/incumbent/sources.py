@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from incumbent.credentials import copied, without_credentials
@@ -67,8 +67,8 @@ _REASONS = {
 
 def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
     """Recognise a whole event, or one record of a batch."""
-    if isinstance(event, list) and event and _is_appsync(event[0]):
-        return Source(kind="caller", message_id=None, synchronous=True, name="AppSync")
+    if isinstance(event, list) and event:
+        return _source_of_list(event)
     if not isinstance(event, Mapping):
         return Source(kind="plain", message_id=None)
     for name, is_one, name_of in _CALLERS:
@@ -92,6 +92,16 @@ def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
         # It waits, but for the result of this task: it is better served by a run behind older ones than by "accepted".
         return Source(kind="state-machine", message_id=None)
     return _record(event)
+
+
+def _source_of_list(event: list[Any]) -> Source:
+    """Recognise AppSync's batch, and the records that EventBridge Pipes delivers as a bare list."""
+    if _is_appsync(event[0]):
+        return Source(kind="caller", message_id=None, synchronous=True, name="AppSync")
+    if not isinstance(event[0], Mapping):
+        return Source(kind="plain", message_id=None)
+    first = _record(event[0])
+    return first if len(event) == 1 else replace(first, message_id=None)
 
 
 def _is_of_an_execution(event: Mapping[str, Any]) -> bool:
@@ -197,6 +207,7 @@ _RECORDS: tuple[Callable[[Mapping[str, Any]], object], ...] = (
     _beside("receiptHandle", _at("messageId")),  # SQS
     _at("Sns", "MessageId"),
     _beside("kinesis", _at("eventID")),
+    _beside("kinesisSchemaVersion", _at("eventID")),  # Kinesis through EventBridge Pipes
     _beside("dynamodb", _at("eventID")),
     _kafka,
     _s3,
@@ -228,6 +239,23 @@ def _is_authorizer(event: Mapping[str, Any]) -> bool:
     return "authorizationToken" in event or (
         event.get("type") == "REQUEST" and ("methodArn" in event or "routeArn" in event)
     )
+
+
+def _is_of_a_provider_framework(event: Mapping[str, Any]) -> bool:
+    """Return whether the AWS CDK's provider framework waits for a custom resource's data: it hides the address."""
+    return event.get("ResponseURL") == "..."
+
+
+def _is_custom_orchestration(event: Mapping[str, Any]) -> bool:
+    context = event.get("context")
+    return "state" in event and isinstance(context, Mapping) and "agentConfiguration" in context
+
+
+def _is_analytics_record(event: Mapping[str, Any]) -> bool:
+    return "recordId" in event and any(name in event for name in _ANALYTICS_METADATA)
+
+
+_ANALYTICS_METADATA = ("kinesisStreamRecordMetadata", "kinesisFirehoseRecordMetadata", "lambdaDeliveryRecordMetadata")
 
 
 def _is_connecting(event: Mapping[str, Any]) -> bool:
@@ -262,15 +290,22 @@ def _no_name(event: Mapping[str, Any]) -> None:
 # The sources that wait for an answer in their own shape: the name, how to recognise it, and its id for the event.
 _CALLERS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], object]], ...] = (
     ("an authorizer's gateway", _is_authorizer, _no_name),
+    ("AWS IoT's gateway", _has("protocolData", "protocols"), _no_name),
     ("a WebSocket's $connect", _is_connecting, _at("requestContext", "requestId")),
     ("AppSync", _is_appsync, _no_name),
     ("a Bedrock agent", _has("messageVersion", "agent", "actionGroup"), _no_name),
+    ("a Bedrock agent", _has("promptType", "invokeModelRawResponse"), _no_name),
+    ("a Bedrock agent", _is_custom_orchestration, _no_name),
     ("Lex", _has("bot", "invocationSource"), _no_name),
     ("Alexa", _is_alexa, _at("request", "requestId")),
     ("Cognito", _has("triggerSource", "userPoolId"), _no_name),
     ("Amazon Connect", lambda event: _at("Details", "ContactData")(event) is not None, _no_name),
     ("Firehose", _has("deliveryStreamArn", "records"), _no_name),
     ("Firehose", _has("recordId", "approximateArrivalTimestamp"), _at("recordId")),
+    ("Kinesis Data Analytics", _has("applicationArn", "records"), _no_name),
+    ("Kinesis Data Analytics", _is_analytics_record, _at("recordId")),
+    ("CloudFormation", _has("transformId", "fragment"), _at("requestId")),
+    ("the CDK's provider framework", _is_of_a_provider_framework, _at("RequestId")),
     ("a stream's tumbling window", _has("isFinalInvokeForWindow"), _no_name),
     ("S3 Object Lambda", _has("getObjectContext"), _at("xAmzRequestId")),
     ("S3 Batch Operations", _has("invocationSchemaVersion", "tasks"), _no_name),
@@ -287,15 +322,22 @@ def stored_form(event: Any) -> Any:
 
 
 def _stored_alone(event: Any) -> Any:
-    """Return what is stored of one event, or a copy of a list of events."""
+    """Return what is stored of one event, or a copy of a list of requests."""
     if isinstance(event, list):
-        return list(event) if source_of(event).kind == "caller" else event
+        return list(event) if any(_has_credentials(each) for each in event) else event
+    return without_credentials(event) if _has_credentials(event) else event
+
+
+def _has_credentials(event: Any) -> bool:
+    """Return whether an event may have a request's credentials: a caller's, or CodePipeline's."""
     if not isinstance(event, Mapping):
-        return event
-    source = source_of(event)
-    if source.synchronous or "CodePipeline.job" in event or isinstance(event.get("requestContext"), Mapping):
-        return without_credentials(event)
-    return event
+        return False
+    return (
+        isinstance(event.get("requestContext"), Mapping)
+        or (len(event) > 1 and isinstance(event.get("headers"), Mapping))  # a request as a sender may write it
+        or "CodePipeline.job" in event
+        or source_of(event).synchronous
+    )
 
 
 def _header(event: Mapping[str, Any], wanted: str) -> str | None:

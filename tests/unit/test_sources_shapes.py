@@ -140,6 +140,13 @@ def test_kafka_record_is_its_place_in_the_log(source: str) -> None:
     assert source_of({"eventSource": source, "records": {"t-1": [record], "t-2": [record]}}).message_id is None
 
 
+def test_records_of_a_pipe_are_known_by_their_ids() -> None:
+    """EventBridge Pipes sends a bare list: one record is one message, several have no name of their own."""
+    record = {"messageId": "m-1", "receiptHandle": "h", "body": "{}", "eventSource": "aws:sqs"}
+    one, several = source_of([record]), source_of([record, {**record, "messageId": "m-2"}])
+    assert (one.kind, one.message_id, several.kind, several.message_id) == ("record", "m-1", "record", None)
+
+
 # --- what is not stored
 
 SECRET = "s3cret"
@@ -199,6 +206,22 @@ def requests() -> dict[str, Any]:
             "userPoolId": "kept",
             "request": {"password": SECRET, "challengeAnswer": SECRET, "privateChallengeParameters": {"a": SECRET}},
         },
+        "iot authorizer": {
+            "token": SECRET,
+            "signatureVerified": True,
+            "protocols": ["http", "mqtt", "kept"],
+            "protocolData": {
+                "http": {"headers": {"any-name": SECRET}, "queryString": f"?any-name={SECRET}"},
+                "mqtt": {"username": f"?any-name={SECRET}", "password": SECRET},
+            },
+        },
+        "macro": {
+            "transformId": "kept",
+            "fragment": {},
+            "templateParameterValues": {"DbPassword": SECRET, "a": "kept"},
+        },
+        "sent by hand": {"headers": headers, "body": "kept"},
+        "sent by hand, many": [{"headers": headers, "json": "kept"}, {"cookies": [SECRET], "headers": {}}],
         "transfer family": {"serverId": "kept", "protocol": "SFTP", "username": "kept", "password": SECRET},
         "codepipeline": {
             "CodePipeline.job": {
