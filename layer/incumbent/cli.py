@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from incumbent import operations
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.keys import full_key, split_key
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import (
@@ -36,7 +37,6 @@ from incumbent.validation import (
     check_key,
     encodable,
     fit_message_id,
-    full_key,
     is_fitted,
     json_text,
     printable,
@@ -283,7 +283,7 @@ def _key(arguments: argparse.Namespace) -> str:
     given = f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key
     if is_fitted(given):
         return check_key(given)
-    keyspace, _, key = given.partition("/")
+    keyspace, key = split_key(given)
     return full_key(keyspace, key) if keyspace and (key or arguments.keyspace) else full_key("", given)
 
 

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import os
-import secrets
 import sys
 import threading
 import warnings
@@ -33,11 +32,13 @@ from incumbent.errors import (
     MessageInvalid,
     MessageTooLarge,
 )
+from incumbent.keys import check_keyspace, full_key, is_in_keyspace, without_keyspace
 from incumbent.lease import Lease
+from incumbent.owners import random_name
 from incumbent.policies import policy_in_force
 from incumbent.runs import Call, Completed, Outcome, Postponed, Runner, Settings, Work, as_stored
 from incumbent.sources import Source, source_of, stored_form
-from incumbent.validation import check_keyspace, check_message_id, fit_message_id, flag, full_key, shown
+from incumbent.validation import check_message_id, fit_message_id, flag, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
 from incumbent.wakers import LambdaWaker, Wake, Waker, check_waker
 
@@ -525,7 +526,7 @@ class _Endpoint:
         given = self.key(event)
         key = self.full_key(given)
         name = self.name_of(key)
-        request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
+        request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
         message_id = self.message_id(event, source, request_id, name)
         stored = options.store(event)
         results.refuse_unfinished(stored, f"{options.name}: store")
@@ -552,7 +553,7 @@ class _Endpoint:
                 self.keyspace(),
             )
             return None
-        request_id = getattr(context, "aws_request_id", None) or f"local-{secrets.token_hex(8)}"
+        request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
         return Call(
             full_key=wake.key,
             key=self.name_of(wake.key),
@@ -565,7 +566,7 @@ class _Endpoint:
 
     def has(self, wake: Wake) -> bool:
         """Return whether the key of a resume event is in this handler's keyspace."""
-        return wake.key.startswith(f"{self.keyspace()}/") if self.keyspace() else True
+        return is_in_keyspace(wake.key, self.keyspace())
 
     def answer(  # noqa: C901 - one case for each row of the table
         self, event: Any, context: Any, source: Source, call: Call | None, outcome: Outcome
@@ -642,7 +643,7 @@ class _Endpoint:
         One request may call a function for several messages; each has its own id then.
         """
         if self.options.choose_id is None:
-            return source.message_id or (f"{request_id}#{secrets.token_hex(8)}" if self.one_of_several else request_id)
+            return source.message_id or (f"{request_id}#{random_name()}" if self.one_of_several else request_id)
         value = _as_text(self.read(event, self.options.choose_id, self.options.id_said))
         if not isinstance(value, str) or not value:
             raise LeaseKeyMissing(
@@ -694,7 +695,7 @@ class _Endpoint:
 
     def name_of(self, full: str) -> str:
         """Return the user's key: the provider's key without the keyspace."""
-        return full.removeprefix(f"{self.keyspace()}/") if self.keyspace() else full
+        return without_keyspace(full, self.keyspace())
 
     def keyspace(self) -> str:
         """Return the chosen keyspace, or the function's name, inside Lambda the deployed one."""

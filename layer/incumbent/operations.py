@@ -10,6 +10,7 @@ from typing import Protocol, TypeGuard, TypeVar
 
 from incumbent.contract import Archive, LeaseProvider, Mailbox, is_archive, is_lease_provider, is_mailbox
 from incumbent.errors import ConfigurationError, MailboxFull, StoredFormatUnknown
+from incumbent.keys import is_in_keyspace, split_key
 from incumbent.observe import Fact
 from incumbent.sweeper import sweep
 from incumbent.validation import json_text, printable
@@ -176,7 +177,7 @@ def _keyspaces(store: Store, wanted: str) -> str:
     letters, _ = _read(store.dead_letters(None, EVERYTHING))
     orphans, _ = _read(store.orphans(EVERYTHING))
     keys = [*(letter.key for letter in letters), *(orphan.key for orphan in orphans)]
-    known = {key.partition("/")[0] for key in keys if "/" in key}
+    known = {keyspace for keyspace, _ in map(split_key, keys) if keyspace}
     if wanted in known:
         return f"keyspace {wanted} has no dead letters; messages wait in it"
     if not known:
@@ -209,7 +210,7 @@ def _letters(store: Store, key: str | None, keyspace: str | None) -> Iterator[De
     if key is not None:
         return iter(store.dead_letters(key, EVERYTHING))
     found: Iterable[DeadLetter] = store.dead_letters(None, EVERYTHING)
-    return (letter for letter in found if not keyspace or letter.key.startswith(f"{keyspace}/"))
+    return (letter for letter in found if is_in_keyspace(letter.key, keyspace or ""))
 
 
 def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, what: str) -> bool:

@@ -19,7 +19,6 @@ place.
 
 import json
 import os
-import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from incumbent.errors import (
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.lease import _CURRENT, Lease
 from incumbent.observe import LOG, Fact, FactName, Observer, collect, guarded, leave_untraced, tell
+from incumbent.owners import new_owner, new_ticket
 from incumbent.validation import MAX_TTL_MS, at_any_depth, check_ms, is_plain, shown
 from incumbent.values import (
     Busy,
@@ -54,7 +54,7 @@ from incumbent.values import (
     Released,
     Routed,
 )
-from incumbent.wakers import TICKET, Wake, Waker, send_wake
+from incumbent.wakers import Wake, Waker, send_wake
 
 MIN_TTL_MS = 100  # shorter ones end before a run can begin; what says 30 means seconds
 MAX_ERROR = 500  # characters of an exception kept with its message
@@ -137,8 +137,8 @@ class Call:
     comes_again: bool = False
 
     def new_owner(self) -> str:
-        """Make an owner string for one run: its request's id, and a random part that cannot be guessed."""
-        return f"{(self.origin.request_id or 'run')[:128]}.{secrets.token_hex(10)}"
+        """Make the owner string of one run."""
+        return new_owner(self.origin.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,7 +507,7 @@ class _Invocation:
         own = call.message.id if call.message is not None else None
         if not another and own is not None and self.own_is_open() and own not in deferred:
             deferred = [*deferred, own]  # never reached: promised in the same step, so it may be answered for (M3)
-        ticket = f"{TICKET}{secrets.token_urlsafe(24)}" if not another and self.can_wake() else None
+        ticket = new_ticket() if not another and self.can_wake() else None
         try:
             answer = mailbox.settle(
                 call.full_key,

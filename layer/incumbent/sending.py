@@ -2,7 +2,6 @@
 
 import functools
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,12 +17,14 @@ from incumbent.contract import (
     resolve_lease_provider,
 )
 from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
+from incumbent.keys import check_keyspace, full_key
+from incumbent.owners import new_ticket, random_name
 from incumbent.policies import policy_in_force
 from incumbent.runs import describe
 from incumbent.sources import stored_form
-from incumbent.validation import check_keyspace, fit_message_id, flag, full_key
+from incumbent.validation import fit_message_id, flag
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
-from incumbent.wakers import TICKET, LambdaWaker, Wake, Waker, check_waker, send_wake
+from incumbent.wakers import LambdaWaker, Wake, Waker, check_waker, send_wake
 
 _TICKET_TTL_MS = 30_000
 
@@ -72,11 +73,11 @@ def send(
     chosen_policy = policy_in_force(policy)
     mailbox, name = _mailbox(provider), _function(target)
     full = _full_key(key, keyspace, name)
-    given = secrets.token_hex(16) if message_id is None else message_id
+    given = random_name() if message_id is None else message_id
     stored = store(event)
     results.refuse_unfinished(stored, f"send to key {key!r}: store")
     message = Message(id=fit_message_id(given), event=stored)
-    ticket = f"{TICKET}{secrets.token_urlsafe(24)}"
+    ticket = new_ticket()
     origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
     observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))
 

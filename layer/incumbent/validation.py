@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -76,7 +75,8 @@ def _json_escape(character: str) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def _text(name: str, value: object, most: int, key: str | None = None) -> str:
+def check_text(name: str, value: object, most: int, key: str | None = None) -> str:
+    """Check a text: 1 to ``most`` bytes of UTF-8, any character."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {shown(value)}", key=key)
     try:
@@ -90,7 +90,7 @@ def _text(name: str, value: object, most: int, key: str | None = None) -> str:
 
 def check_key(key: object) -> str:
     """Check a key: 1 to 1,024 bytes of UTF-8, any character."""
-    return _text("the key", key, MAX_KEY_BYTES)
+    return check_text("the key", key, MAX_KEY_BYTES)
 
 
 def is_fitted(text: str) -> bool:
@@ -118,35 +118,25 @@ def fit_message_id(message_id: Any) -> Any:
     return fit(message_id, MAX_MESSAGE_ID_BYTES) if isinstance(message_id, str) else message_id
 
 
-def full_key(keyspace: str, key: object) -> str:
-    """Return the provider's key: the keyspace, then the application's key, digested if it is too long.
-
-    Raises ``ConfigurationError`` if that is not a valid key (R10: validation).
-    """
-    prefix = f"{keyspace}/" if keyspace else ""
-    name = _text("the key", key, sys.maxsize)
-    return check_key(f"{prefix}{fit(name, MAX_KEY_BYTES - len(prefix.encode()))}")
-
-
 def check_owner(owner: object, key: str, name: str = "the owner") -> str:
     """Check an owner: 1 to 512 bytes of UTF-8, any character."""
-    return _text(name, owner, MAX_OWNER_BYTES, key)
+    return check_text(name, owner, MAX_OWNER_BYTES, key)
 
 
 def check_message_id(message_id: object, key: str) -> str:
     """Check a message id: 1 to 256 bytes of UTF-8, any character."""
-    return _text("the message id", message_id, MAX_MESSAGE_ID_BYTES, key)
+    return check_text("the message id", message_id, MAX_MESSAGE_ID_BYTES, key)
 
 
 def check_error(error: object) -> str:
     """Check the text of an exception: at most 4,096 bytes of UTF-8, which may be empty."""
-    return "" if error == "" else _text("the error", error, MAX_ERROR_BYTES)
+    return "" if error == "" else check_text("the error", error, MAX_ERROR_BYTES)
 
 
 def check_origin(name: str, value: object) -> None:
     """Check a field of an origin: at most 1,024 bytes of UTF-8, or empty, or ``None``."""
     if value not in (None, ""):
-        _text(f"the origin's {name}", value, MAX_KEY_BYTES)
+        check_text(f"the origin's {name}", value, MAX_KEY_BYTES)
 
 
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
@@ -165,13 +155,6 @@ def check_limit(limit: object) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
         raise ConfigurationError(f"limit is {shown(limit)}: give a whole number from 0 to {MAX_LIMIT:,}")
     return limit
-
-
-def check_keyspace(keyspace: object) -> str:
-    """Check a keyspace: text without a slash, which separates it from the key."""
-    if not isinstance(keyspace, str) or "/" in keyspace:
-        raise ConfigurationError(f"keyspace is {shown(keyspace)}: give text without a slash")
-    return keyspace
 
 
 def flag(environ: Mapping[str, str], name: str) -> bool:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from incumbent import results
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.owners import is_ticket
 from incumbent.providers import STAND_IN
 from incumbent.validation import shown
 
 RESUME_VERSION = 1
-TICKET = "ticket."  # the prefix of every ticket, and of no owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Wake:
             case {"v": int(version), "key": str(key), "ticket": str() | None as ticket, "hops": int(hops)} if (
                 version == RESUME_VERSION and key and ticket != "" and hops >= 0
             ):
-                real = ticket is not None and ticket.startswith(TICKET)
+                real = ticket is not None and is_ticket(ticket)
                 return cls(key=key, ticket=ticket if real else None, target=None, hops=hops)
             case {"v": int(version), "key": str()} if version > RESUME_VERSION:
                 raise StoredFormatUnknown(f"a resume event of version {version}: this function knows {RESUME_VERSION}")

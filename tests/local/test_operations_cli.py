@@ -14,11 +14,11 @@ import redis
 
 from incumbent import Failure, Message, Origin, Policy, send
 from incumbent.cli import main
+from incumbent.keys import full_key
 from incumbent.operations import Store, store_of
 from incumbent.providers import from_env
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
-from incumbent.validation import full_key
 
 TTL_MS = 30_000
 ONCE = Policy(max_attempts=1)

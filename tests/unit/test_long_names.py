@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from incumbent import ConfigurationError, IncumbentError, LeaseKeyMissing, leased, leased_function, send, status
-from incumbent.validation import fit, full_key
+from incumbent.keys import full_key
+from incumbent.validation import fit
 from tests.unit.stage import RecordingWaker
 from tests.unit.test_decorators import Shop
 

@@ -21,7 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from incumbent.keys import split_key
 from incumbent.local.invocations import Invocation, Outcome
+from incumbent.owners import is_ticket
 
 PREFIX = "INCUMBENT "
 
@@ -31,7 +33,6 @@ Find = Callable[[str, str], str | None]
 _MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
 _HTTP_REFUSED = 400
 _MAX_NAMES = 12
-_TICKET = "ticket."
 _MADE_UP = "local-"
 
 
@@ -241,8 +242,7 @@ def story(facts: Iterable[Fact], name: Callable[[str], str]) -> str:
 
 def thread_of(key: str) -> str:
     """Return the user's key: what stands behind the keyspace."""
-    _, slash, own = key.partition("/")
-    return own if slash else key
+    return split_key(key)[1]
 
 
 def summary_lines(summary: Summary, name: Callable[[str], str] = str) -> list[str]:
@@ -316,7 +316,7 @@ def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912
             return f"ran {messages}" if fact.outcome == "handled" else f"{fact.outcome} {messages}"
         case "continued":
             # To a ticket it went on only in name; ``handed_over`` or ``wake_failed`` says what came of it.
-            return "" if fact.owner.startswith(_TICKET) else "went on"
+            return "" if is_ticket(fact.owner) else "went on"
         case "released":
             return f"released, {fact.waiting} left" if fact.waiting else "released"
         case "handed_over":
@@ -336,7 +336,7 @@ def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912
 def _holder(fact: Fact, name: Callable[[str], str]) -> str:
     """Who holds the key: the invocation of an owner, ``<request id>.<random>``, or one that was just woken."""
     request_id, dot, _ = fact.holder.rpartition(".")
-    if not dot or fact.holder.startswith(_TICKET):
+    if not dot or is_ticket(fact.holder):
         return fact.holder if fact.holder and not dot else "a successor on its way"
     return name(request_id)
 

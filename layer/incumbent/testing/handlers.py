@@ -16,6 +16,7 @@ from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.contract import LeaseProvider, is_mailbox, resolve_lease_provider
 from incumbent.errors import ConfigurationError, LeaseLost
 from incumbent.heartbeat import Heartbeat, Renewal
+from incumbent.keys import split_key
 from incumbent.lease import _CURRENT, Lease, Stop
 from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
@@ -341,7 +342,7 @@ class _Stage:
         before = len(self.keys)
         answer = self.invoke(event)
         for key in self.keys[before : before + 1]:
-            if self.key not in (key, key.partition("/")[2]):
+            if self.key not in (key, split_key(key)[1]):
                 raise ConfigurationError(f"run: the key of {shown(event)} is {key!r}, not {self.key!r}")
         return answer
 

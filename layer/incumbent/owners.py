@@ -1,0 +1,32 @@
+"""Owner strings, tickets and other names that no two invocations share."""
+
+import os
+
+_TICKET = "ticket."  # the prefix of every ticket, and of no owner
+_MAX_REQUEST_ID = 128  # characters of an owner
+
+
+def random_name() -> str:
+    """Return 32 hexadecimal digits that differ also between environments restored from one snapshot, and in forks."""
+    return os.urandom(16).hex()
+
+
+def new_owner(request_id: str | None) -> str:
+    """Make an owner string for one run: its request's id, and a random part that cannot be guessed."""
+    return f"{(request_id or 'run')[:_MAX_REQUEST_ID]}.{os.urandom(10).hex()}"
+
+
+def new_ticket() -> str:
+    """Make a ticket: the one-use name that holds a key until the woken invocation redeems it (M9: hand over)."""
+    return f"{_TICKET}{os.urandom(24).hex()}"
+
+
+def is_ticket(name: str) -> bool:
+    """Return whether a name is a ticket and not a run's owner."""
+    return name.startswith(_TICKET)
+
+
+def request_of(owner: str) -> str | None:
+    """Return the request id of a run's owner string; ``None`` for a ticket or another program's owner."""
+    request_id, dot, _ = owner.rpartition(".")
+    return request_id if dot and not is_ticket(owner) else None
