@@ -193,7 +193,7 @@ class Released:
     ``dead_lettered`` died in this call.
     """
 
-    remaining: int = 0
+    remaining: int
     dead_lettered: tuple[Message, ...] = field(default=(), compare=False)
 
 

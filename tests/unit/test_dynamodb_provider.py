@@ -162,9 +162,9 @@ def settle(wire: Wire, owner: str, *numbers: int, **more: Any) -> Any:
 def test_uncontended_run_is_two_requests(bench: Bench) -> None:
     """M10: claim, settle."""
     assert bench.a.count(lambda _: claim(bench.a, "A", 1))[1] == [UPDATE]
-    assert bench.a.count(lambda _: settle(bench.a, "A", 1, next_owner="A2")) == (Released(), [UPDATE])
+    assert bench.a.count(lambda _: settle(bench.a, "A", 1, next_owner="A2")) == (Released(remaining=0), [UPDATE])
     assert bench.a.count(lambda _: claim(bench.a, "B", 2))[1] == [UPDATE]
-    assert bench.a.count(lambda _: settle(bench.a, "B", 2)) == (Released(), [UPDATE])
+    assert bench.a.count(lambda _: settle(bench.a, "B", 2)) == (Released(remaining=0), [UPDATE])
 
 
 def test_each_call_of_a_lease_is_one_request(bench: Bench) -> None:
@@ -480,7 +480,7 @@ def test_settle_that_goes_on_is_not_refused_by_what_comes(bench: Bench) -> None:
 def test_settle_of_a_grant_that_is_not_remembered_reads_first(bench: Bench) -> None:
     """M10: another process settles, or so many grants later that this one was forgotten."""
     claim(bench.a, "A", 1)
-    assert bench.b.count(lambda _: settle(bench.b, "A", 1)) == (Released(), [GET, UPDATE])
+    assert bench.b.count(lambda _: settle(bench.b, "A", 1)) == (Released(remaining=0), [GET, UPDATE])
 
 
 def test_take_is_one_request_and_two_when_something_has_come(bench: Bench) -> None:
@@ -568,7 +568,7 @@ def test_small_bodies_stand_inline_while_there_is_room(bench: Bench) -> None:
     for number in range(7):
         assert isinstance(settle(bench.a, owner, number, next_owner=f"A{number}"), Continued)
         owner = f"A{number}"
-    assert settle(bench.a, owner, 7) == Released()
+    assert settle(bench.a, owner, 7) == Released(remaining=0)
     assert bench.place.items(bench.pk()) == ["lease"]
     assert "inline_bytes" not in bench.item()
 
@@ -1191,7 +1191,7 @@ def test_settle_applied_and_reply_lost_is_answered(bench: Bench) -> None:
     """R8: freed, and passed on."""
     claim(bench.a, "A", 1)
     bench.a.faults = [bench.a.reply_lost]
-    assert settle(bench.a, "A", 1) == Released()
+    assert settle(bench.a, "A", 1) == Released(remaining=0)
     claim(bench.a, "B", 2)
     claim(bench.b, "C", 3)
     bench.a.provider.beat("k", "B", TTL_MS)

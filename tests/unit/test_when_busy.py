@@ -6,7 +6,7 @@ import pytest
 
 from incumbent import Busy, ConfigurationError, Duplicate, Message, Routed, leased
 from incumbent.providers.memory import MemoryProvider
-from tests.unit.stage import Facts, StepClock, context
+from tests.unit.stage import Facts, Little, StepClock, context
 
 TTL_MS = 30_000
 
@@ -14,7 +14,7 @@ TTL_MS = 30_000
 class Counter:
     """A handler of one key that somebody may own, and what was told of it."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, leases_only: bool = False, **options: Any) -> None:
         self.clock = StepClock()
         self.provider = MemoryProvider(clock=self.clock)
         self.facts = Facts()
@@ -29,7 +29,7 @@ class Counter:
             key_jmespath="key",
             message_id_jmespath="id",
             keyspace="orders",
-            provider=self.provider,
+            provider=Little(self.provider) if leases_only else self.provider,
             waker=None,
             observer=self.facts,
             on_busy=on_busy,
@@ -65,6 +65,14 @@ def test_skipped_event_is_counted_and_told() -> None:
     assert counter.asked == [("m1", "r", Busy(owner="somebody", expires_in_ms=TTL_MS))]
     assert counter.provider.peek("orders/k") == ()
     assert counter.ran == []
+
+
+def test_a_provider_that_only_leases_tells_of_the_owner_too() -> None:
+    """The same fact as a mailbox's, from `acquire_lease`."""
+    counter = Counter(when_busy="skip", leases_only=True)
+    counter.own()
+    counter.bring("m1")
+    assert [(fact.fact, fact.holder) for fact in counter.facts.told] == [("busy", "somebody")]
 
 
 def test_hook_answers_for_a_rejected_event() -> None:
