@@ -234,19 +234,22 @@ def test_webhook_may_store_and_wake_and_read_its_secret(template: dict[str, Any]
 
 
 def test_layer_is_built_for_the_functions_runtime_and_architecture(template: dict[str, Any]) -> None:
-    """Without these two lines the layer is empty, or built for another processor, and all looks well."""
+    """Without a build method the layer has no python/ folder, and `sam build` reports no error."""
     functions = template["Globals"]["Function"]
     layer = template["Resources"]["IncumbentLayer"]
     assert functions["Runtime"] == RUNTIME
     assert functions["Architectures"] == ["arm64"]
     assert functions["Layers"] == [{"Ref": "IncumbentLayer"}]
-    assert layer["Metadata"] == {"BuildMethod": RUNTIME, "BuildArchitecture": "arm64"}
+    assert layer["Metadata"] == {"BuildMethod": "makefile"}
     assert layer["Properties"]["CompatibleRuntimes"] == [RUNTIME]
     assert layer["Properties"]["CompatibleArchitectures"] == ["arm64"]
     assert layer["Properties"]["RetentionPolicy"] == "Retain"
     content = ROOT / layer["Properties"]["ContentUri"]
     assert (content / "incumbent" / "__init__.py").is_file()
     assert (content / "requirements.txt").is_file()
+    recipe = (content / "Makefile").read_text("utf-8")
+    assert "\nbuild-IncumbentLayer:\n" in recipe
+    assert f"--python-version {RUNTIME.removeprefix('python')}\n" in recipe
 
 
 def test_every_handler_is_where_the_template_says(template: dict[str, Any]) -> None:
