@@ -307,9 +307,9 @@ def test_a_woken_successor_sends_nothing() -> None:
 
 def test_facts_are_found_wherever_they_stand_in_a_line() -> None:
     """Behind a line that was not ended, two in one line, and never in what only looks like one."""
-    fact = {"t_ms": 1, "fact": "claimed", "key": "k", "message_ids": ["a"], "fence": 3, "owner": None}
+    fact = {"t_ms": 1, "fact": "claimed", "key": "k", "message_ids": ["a"], "fence": 3, "attempt": 2, "owner": None}
     text = f"INCUMBENT {json.dumps(fact)}"
-    expected = Fact(t_ms=1, fact="claimed", key="k", message_ids=("a",))
+    expected = Fact(t_ms=1, fact="claimed", key="k", message_ids=("a",), attempt=2)
     assert read_facts(text) == [expected]
     assert read_facts(f"no newline{text}{text}") == [expected, expected]
     for other in ("INCUMBENT", "INCUMBENT {", "INCUMBENT []", 'INCUMBENT {"fact": "x"}', "nothing of ours"):

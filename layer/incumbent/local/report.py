@@ -40,7 +40,8 @@ _MADE_UP = "local-"
 class Fact:
     """One thing that the runtime says it did or learnt; ``t_ms`` is epoch milliseconds.
 
-    ``message_id`` is the message that the invocation brought, ``message_ids`` what the fact is about.
+    ``message_id`` is the message that the invocation brought, ``message_ids`` what the fact is about. ``attempt`` is the
+    delivery that a run is of its first message, from 1; 0 where the fact does not say.
     """
 
     t_ms: float
@@ -53,6 +54,7 @@ class Fact:
     holder: str = ""
     outcome: str = ""
     waiting: int = 0
+    attempt: int = 0
     error: str = ""
 
 
@@ -295,6 +297,7 @@ def _fact(raw: Mapping[str, Any]) -> Fact:
         holder=text("holder"),
         outcome=text("outcome"),
         waiting=int(raw.get("waiting") or 0),
+        attempt=int(raw.get("attempt") or 0),
         error=text("error"),
     )
 
