@@ -1,6 +1,7 @@
 """Apply order updates from SQS, standard or FIFO: each order has one owner, and each record fails by itself."""
 
 import json
+import logging
 import os
 from functools import cache
 from typing import Any
@@ -46,9 +47,12 @@ def handler(event: dict[str, Any], context: Any) -> Any:
     )
 
 
+# Without a logger, a batch of which only some records failed leaves no line in the log.
+LOG = logging.getLogger(__name__)
+
 # After a failure, later records of the same group wait; those of other groups do not.
-fifo = SqsFifoPartialProcessor(skip_group_on_error=True)
-standard = BatchProcessor(event_type=EventType.SQS)
+fifo = SqsFifoPartialProcessor(skip_group_on_error=True, logger=LOG)
+standard = BatchProcessor(event_type=EventType.SQS, logger=LOG)
 
 
 @cache

@@ -248,6 +248,24 @@ def test_failed_record_of_a_standard_queue_is_its_own_failure(
     assert shop.actions(one) == ["reserve", "release"]
 
 
+@pytest.mark.parametrize("kind", BATCHES)
+def test_failed_record_leaves_one_line_in_the_log(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    """A batch that failed in part succeeds as an invocation: only this line, with its traceback, says what failed."""
+    event = batch(kind, request.node.name)
+    refuse(shop, monkeypatch, orders_of(event)[0])
+    shop.deliver(event)
+    failures = [each for each in caplog.records if each.name == "app"]
+    assert [each.levelname for each in failures] == ["WARNING"] * (1 if kind == "sqs-fifo" else 2)
+    assert "ConnectionError" in caplog.text
+    monkeypatch.undo()
+
+
 def test_failed_record_of_a_group_holds_back_the_rest_of_its_group_alone(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
