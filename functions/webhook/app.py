@@ -67,7 +67,7 @@ def asks(said: dict[str, Any]) -> bool:
 
 
 def thread_of(payload: dict[str, Any]) -> str:
-    """Return the key: a message outside of a thread begins one."""
+    """Return the key: a message outside a thread begins one."""
     said = payload["event"]
     return f"slack:{payload['team_id']}:{said['channel']}:{said.get('thread_ts') or said['ts']}"
 

@@ -119,7 +119,7 @@ def leased(
     """Let one invocation of a key run; every other one hands its event to the owner and returns at once.
 
     Decorates a Lambda handler, ``def`` or ``async def``. A handler with a parameter ``lease`` gets the handle. Put the
-    decorator outside of parsers and event sources (the mailbox stores the JSON event) and outside of ``@idempotent``.
+    decorator outside parsers and event sources (the mailbox stores the JSON event) and outside ``@idempotent``.
 
     Args:
         key: The key that must not run twice at once: text for one key, or a callable from the event to it. A key that

@@ -229,7 +229,7 @@ _CURRENT: ContextVar[Lease | None] = ContextVar("incumbent_lease", default=None)
 
 
 def current_lease() -> Lease | None:
-    """Return the lease of the calling run, also in what the run awaits; ``None`` outside of runs.
+    """Return the lease of the calling run, also in what the run awaits; ``None`` outside runs.
 
     A context variable carries it: a thread that the handler starts does not inherit it unless it runs in a copy of the
     handler's context (``contextvars.copy_context``).

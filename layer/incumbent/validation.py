@@ -245,7 +245,7 @@ def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str
         return text
     raise MessageInvalid(
         f"message {message_id!r} of key {key!r} cannot be stored as JSON and read back unchanged ({wrong}): decorate "
-        "outside of parsers, or choose what is stored with store=",
+        "outside parsers, or choose what is stored with store=",
         key=key,
     ) from cause
 

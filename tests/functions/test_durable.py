@@ -1,4 +1,4 @@
-"""Leases and Lambda's durable executions, on the SDK's own runner: inside of a step, and refused elsewhere."""
+"""Leases and Lambda's durable executions, on the SDK's own runner: inside a step, and refused elsewhere."""
 
 import json
 import re

@@ -19,7 +19,7 @@ class Violation(AssertionError):
 class Picture:
     """A key as its store holds it.
 
-    ``letters`` are the ids of the dead letters, ``bodies`` the bodies outside of the record, ``needed`` those that the
+    ``letters`` are the ids of the dead letters, ``bodies`` the bodies outside the record, ``needed`` those that the
     record names. ``indexed_ms`` is from when on the orphans' index shows the key (``None``: never; the stores without
     an index find what is there). ``faults`` are parts of the record that do not fit together.
     """

@@ -1,5 +1,6 @@
 """What docs/local.md shows can be typed in and is so."""
 
+import itertools
 import json
 import re
 import shlex
@@ -8,12 +9,14 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from incumbent.cli import main
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.local.report import Fact, story
+from incumbent.observe import FactName
 from incumbent.testing.servers import ValkeyServer, valkey
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +127,39 @@ def test_walk_through_dead_letters_goes_as_it_is_told(
     assert "could not be woken" in said[5]
     assert "handled m1" in said[6]
     assert said[7] == "0 dead letters\n"
+
+
+def test_first_function_is_invoked_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page for beginners gives three files and a command, in a folder that holds nothing else."""
+    page = (ROOT / "docs" / "start.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, language in {"app.py": "python", "template.yaml": "yaml"}.items():
+        Path(name).write_text(blocks(language, page)[0])
+    echo, invoke = (shlex.split(line) for line in blocks("", page)[0].splitlines())
+    assert echo[0::2] == ["echo", ">"]
+    Path(echo[3]).write_text(echo[1])
+    assert invoke[0] == "incumbent"
+    assert main(invoke[1:]) == 0
+    assert "order-1001 has fence " in capsys.readouterr().out
+
+
+def test_page_explains_every_word_of_a_replay() -> None:
+    """Whatever fact an invocation tells, its words are in the table."""
+    table = PAGE[PAGE.index("| what happened |") :].partition("\n\n")[0]
+    explained = {word for row in table.splitlines() for word in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    outcomes = {
+        "run_ended": ("handled", "failed", "deferred", "lost"),
+        "duplicate": ("handled",),
+        "sent": ("", "handled"),
+    }
+    for name, waiting in itertools.product(get_args(FactName), (0, 2)):
+        for outcome in outcomes.get(name, ("",)):
+            fact = Fact(
+                t_ms=0, fact=name, message_ids=("a",), holder="step-1", outcome=outcome, waiting=waiting, error="..."
+            )
+            assert story([fact], str) in explained | {""}, fact
 
 
 def test_example_of_a_test_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

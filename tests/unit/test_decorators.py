@@ -1321,7 +1321,7 @@ def test_wake_of_another_function_is_left_to_it(shop: Shop) -> None:
 def test_functions_of_one_lambda_function_do_not_run_each_others_messages(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a keyspace of its own inside of the deployed one, unless they are given one."""
+    """Each has a keyspace of its own inside the deployed one, unless they are given one."""
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
     options: dict[str, Any] = {"key": "k", "provider": shop.store, "clock": shop.clock, "observer": shop.facts}
 

@@ -246,7 +246,7 @@ def test_uncontended_run_is_two_requests(line: Line) -> None:
 
 
 def test_current_lease_is_the_runs_and_gone_afterwards(line: Line) -> None:
-    """A run inside of a run, of another key or of the no-op, gives the outer one back."""
+    """A run inside a run, of another key or of the no-op, gives the outer one back."""
     inner = Line(store=NoopLeaseProvider())
 
     def during(message: Message, lease: Lease) -> None:

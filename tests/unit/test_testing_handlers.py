@@ -130,7 +130,7 @@ def test_lost_fake_lease_calls_who_waits_for_it() -> None:
 
 
 def test_stand_in_goes_before_a_provider_that_was_given() -> None:
-    """Its own memory unless another is given; outside of it the given one is asked again."""
+    """Its own memory unless another is given; outside it the given one is asked again."""
     with stand_in() as provider:
         assert ANSWER(said("a"), FakeContext()) == ["a"]
         assert provider.get_lease_owner("chat/t") is None
@@ -384,7 +384,7 @@ def test_failure_of_a_run_is_its_answer_and_leaves_what_the_source_keeps() -> No
 
 
 def test_coroutines_are_played_to_as_well() -> None:
-    """What arrives does so outside of their event loop."""
+    """What arrives does so outside their event loop."""
 
     @leased(key_jmespath="thread", message_id_jmespath="id", waker=None)
     async def awaiting(event: dict[str, Any], context: object, *, lease: Lease) -> list[str]:

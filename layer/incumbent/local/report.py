@@ -40,8 +40,8 @@ _MADE_UP = "local-"
 class Fact:
     """One thing that the runtime says it did or learnt; ``t_ms`` is epoch milliseconds.
 
-    ``message_id`` is the message that the invocation brought, ``message_ids`` what the fact is about. ``attempt`` is the
-    delivery that a run is of its first message, from 1; 0 where the fact does not say.
+    ``message_id`` is the message that the invocation brought, ``message_ids`` what the fact is about. ``attempt`` is
+    which delivery of its first message a run is, from 1; 0 where the fact does not say.
     """
 
     t_ms: float
