@@ -33,7 +33,7 @@ REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A stored message. ``by`` is the owner string of the claim that stored it or took it over."""
+    """A stored message. ``claimed_by`` is the owner string of the claim that stored it or took it over."""
 
     id: str
     body: str
@@ -143,7 +143,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """The key is free; ``left`` messages are stored."""
+    """The key is free; ``remaining`` messages are stored."""
 
     remaining: int
 
