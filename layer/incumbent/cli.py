@@ -23,6 +23,7 @@ from incumbent.local.invocations import (
     OnLog,
     check_size,
 )
+from incumbent.local.processes import NotStarted
 from incumbent.local.replay import TRACE, Replay
 from incumbent.local.report import summary_lines
 from incumbent.local.scenario import load_scenario
@@ -31,7 +32,6 @@ from incumbent.local.stores import PROVIDERS, Prepared, archive, prepared
 from incumbent.local.template import find_function
 from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
-from incumbent.testing.processes import NotStarted
 from incumbent.validation import (
     MAX_LIMIT,
     check_key,

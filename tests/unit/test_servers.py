@@ -19,9 +19,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.local.processes import NotStarted, supervised
 from incumbent.local.template import Template
 from incumbent.testing import servers
-from incumbent.testing.processes import NotStarted, supervised
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer
 
 if TYPE_CHECKING:

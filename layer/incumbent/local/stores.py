@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from incumbent.contract import is_archive
 from incumbent.errors import ConfigurationError
 from incumbent.local.isolated_aws import NOWHERE, closed, closed_process
+from incumbent.local.servers import DynamoDBServer, create_table, locked_moto, valkey
 from incumbent.local.template import Function, FunctionSpec, Template
 from incumbent.providers import from_env
-from incumbent.testing.servers import DynamoDBServer, create_table, locked_moto, valkey
 from incumbent.values import MessageState
 
 if TYPE_CHECKING:

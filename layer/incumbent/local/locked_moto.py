@@ -133,7 +133,7 @@ def main() -> None:
     from moto.moto_server.werkzeug_app import create_backend_app
 
     _use_short_serializer()
-    serve(locked(create_backend_app("dynamodb")), sys.argv[1], lambda port: print(port, flush=True))  # noqa: T201
+    serve(locked(create_backend_app("dynamodb")), sys.argv[1], lambda port: print(port, flush=True))
 
 
 if __name__ == "__main__":
