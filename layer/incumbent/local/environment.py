@@ -8,13 +8,12 @@ that is closed with unread bytes in it answers with a reset, one that was read t
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -24,6 +23,7 @@ from incumbent.clock import Clock
 from incumbent.local.files import parse_json
 from incumbent.local.http_server import Handler, Server
 from incumbent.local.invocations import LogLine, OnLog, Pending
+from incumbent.local.output import Output, readable
 from incumbent.local.process_reaper import ProcessReaper
 from incumbent.local.template import LATEST, FunctionSpec
 from incumbent.local.timers import Timer
@@ -79,7 +79,7 @@ class Poll:
 
         Should it go a moment later, `_RuntimeApi.connection_ended` finds out.
         """
-        return _readable(self.connection, 0)
+        return readable(self.connection, 0)
 
 
 class Phase(Enum):
@@ -163,7 +163,7 @@ class Environment:
         self._parked = False
         self._gone = threading.Event()
         self._api = Server(_RuntimeApi, self)
-        self._logs = _Logs(self._printed)
+        self._output = Output(self._printed)
 
     # ---- what tests and callers use
 
@@ -259,7 +259,7 @@ class Environment:
 
     def answer(self, work: Work, payload: bytes, error: Mapping[str, Any] | None) -> None:
         """Take a worker's answer, and before it what it printed."""
-        self._logs.drain(to_the_end=not self.multi_concurrent)
+        self._output.drain(to_the_end=not self.multi_concurrent)
         self._fleet.answered(self, work, payload, error)
 
     def find(self, request_id: str) -> Work | None:
@@ -281,7 +281,7 @@ class Environment:
                     self._settings.reaper.hold(self._process.pid)
                 except OSError as error:  # no such interpreter, no such folder
                     self.init_error = {"errorType": "Runtime.InvalidEntrypoint", "errorMessage": str(error)}
-        self._logs.start()
+        self._output.start()
         if self._process is not None:
             self._process.wait()
         with self._signals:
@@ -292,7 +292,7 @@ class Environment:
         self._fleet.ending(self)
         self._api.stop()
         self._api.wait_all_closed(_HANG_UP_MS)
-        self._logs.drain()
+        self._output.drain()
         self._fleet.gone(self)
         self._gone.set()
 
@@ -302,8 +302,9 @@ class Environment:
             cwd=self._spec.code,
             env=self._variables(),
             stdin=subprocess.DEVNULL,
-            stdout=self._logs.write_end,
-            stderr=self._logs.write_end,
+            stdout=self._output.write_end,
+            stderr=self._output.write_end,
+            pass_fds=(self._output.write_end,),
             process_group=0,  # so that signals reach what a handler starts, too
         )
 
@@ -361,6 +362,8 @@ class Environment:
             "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{spec.name}",
             "AWS_LAMBDA_LOG_STREAM_NAME": self.log_stream,
             "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+            # Where the runtime client writes log records, framed: their text alone does not tell where one ends.
+            "_LAMBDA_TELEMETRY_LOG_FD": str(self._output.write_end),
         }
         if spec.runtime is not None:
             variables["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{spec.runtime}"
@@ -458,61 +461,6 @@ def _unreadable(body: bytes) -> Mapping[str, Any] | None:
     except ValueError as error:
         return {"errorType": "Local.AnswerUnreadable", "errorMessage": f"the answer cannot be read: {error}"}
     return None
-
-
-class _Logs:
-    """The pipe into which a process prints, read line by line.
-
-    `drain` reads what is there by now: called before an answer is taken, it has every line that the handler
-    printed, since the process is waiting.
-    """
-
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._read_end, self.write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        self._on_line = on_line
-        self._rest = b""
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def start(self) -> None:
-        """Read until the last process has closed its end."""
-        os.close(self.write_end)
-        threading.Thread(target=self._read, name="incumbent-logs", daemon=True).start()
-
-    def drain(self, *, to_the_end: bool = False) -> None:
-        """Read what has been printed by now; ``to_the_end`` takes what has no newline yet for a line, too."""
-        with self._lock:
-            while not self._ended:
-                try:
-                    chunk = os.read(self._read_end, 65_536)
-                except BlockingIOError:
-                    break
-                self._ended = not chunk
-                *lines, self._rest = (self._rest + chunk).split(b"\n")
-                for line in lines:
-                    self._tell(line)
-            if self._rest and (to_the_end or self._ended):
-                self._tell(self._rest)
-                self._rest = b""
-
-    def _read(self) -> None:
-        while not self._ended:
-            _readable(self._read_end, None)
-            self.drain()
-        with self._lock:
-            os.close(self._read_end)
-
-    def _tell(self, line: bytes) -> None:
-        # The runtime client joins the lines of one message by carriage returns.
-        for text in line.decode(errors="replace").rstrip("\r").split("\r"):
-            self._on_line(text)
-
-
-def _readable(file: int | socket.socket, timeout_ms: int | None) -> bool:
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(timeout_ms))
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

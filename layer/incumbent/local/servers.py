@@ -150,8 +150,8 @@ def valkey(
 def locked_moto() -> Iterator[DynamoDBServer]:
     """Run moto's DynamoDB in a process of its own, behind one lock.
 
-    The lock is what makes it a database: moto alone loses concurrent writes. It stays lenient (overlapping
-    paths, empty keys, items over 400 KB), so what passes here is still to be proved on `incumbent.testing.servers.dynalite`.
+    The lock is what makes it a database: moto alone loses concurrent writes. It stays lenient (overlapping paths,
+    empty keys, items over 400 KB), so tests also run on dynalite (`incumbent.testing.servers`).
 
     Raises `NotStarted`.
     """
