@@ -188,7 +188,7 @@ Claim: TypeAlias = Claimed | Routed | Duplicate | Busy | Idle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """The key is free. ``remaining`` messages are still stored: paused, or not passed on because no successor was named.
+    """The key is free. ``remaining`` messages are still stored: paused, or no successor was named to get them.
 
     ``dead_lettered`` died in this call.
     """
