@@ -9,7 +9,7 @@ R1   One owner: on the store's clock a key has at most one owner at any instant.
 R2   Acquire: a free or expired key is granted with a new fence. A key that the same owner holds is granted again with
      the same fence, for at least ``ttl_ms`` from now. A key that another owner holds is not granted, and the answer
      names the holder, learnt in the same request. An owner string is good for one tenure of a key: the caller does
-     not use it again after release, transfer or loss.
+     not use it again after release, transfer or loss. A call that names a fence acts in that fence's tenure alone.
 R3   Expiry: a lease whose ttl has passed counts as if it had never existed. The late owner's renew and transfer return
      ``False``, its release changes nothing, its settle raises ``LeaseLost``. Nothing revives it. Without a shared
      clock, the owner stops at the expiry, and other callers wait until the expiry plus the skew margin.
@@ -84,6 +84,7 @@ from collections.abc import Set as AbstractSet
 from types import ModuleType
 from typing import Protocol, TypeGuard
 
+from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError
 from incumbent.validation import check_key, check_lease, check_owner, check_transfer, shown
 from incumbent.values import (
@@ -140,6 +141,11 @@ class Mailbox(Protocol):
     """Messages stored beside the lease; each call is one atomic step.
 
     ``policy`` says how messages are kept; every caller of a keyspace must pass the same one.
+
+    ``fence`` is the fence that the owner was granted: the call then acts in that tenure only, and in another tenure of
+    the same owner string it is refused as lost. Without it, the owner string alone decides (R2). No try begins whose
+    answer could come after ``give_up_at``, as when the lease would be over by then; if none was answered, the call
+    raises ``LeaseUnavailable`` (R9).
     """
 
     def claim(
@@ -183,6 +189,8 @@ class Mailbox(Protocol):
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """Record the outcome of the run's messages and free the key if nothing is due; else pass it on (M2).
 
@@ -197,11 +205,22 @@ class Mailbox(Protocol):
         """
         ...
 
-    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
         """Renew the lease (R4) and report how many messages wait. Raises ``LeaseLost``."""
         ...
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
         """Renew the lease and take all due messages that were never delivered, oldest first.
 
         Each counts as a delivery (M6). ``have`` lists ids that the caller holds already; the answer leaves them out.

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
-from incumbent.retry import worth_until
 
 _RETRY_MS = 250
 
@@ -37,15 +36,16 @@ class Renewal:
 class Heartbeat:
     """Renews one tenure until it is stopped, lost, or the invocation is over (M13: never past the end).
 
-    ``renew`` sends one renewal; it raises ``LeaseLost`` when it is refused and any other error when the outcome is
-    unknown. ``on_lost`` is called once, with the reason, by the thread that notices: this one, or the run's.
+    ``renew`` sends one renewal and begins no try whose answer could come after the moment that it is given, the end of
+    the lease; it raises ``LeaseLost`` when it is refused and any other error when the outcome is unknown. ``on_lost``
+    is called once, with the reason, by the thread that notices: this one, or the run's.
     ``prepare`` is called once in the thread, which has a copy of the run's context variables; ``before_each`` is called
     before each renewal.
     """
 
     def __init__(
         self,
-        renew: Callable[[], Renewal],
+        renew: Callable[[Moment], Renewal],
         *,
         held_until: Moment,
         every_ms: int,
@@ -160,8 +160,7 @@ class Heartbeat:
             self.lose(self._make_lost("a renewal was answered after its deadline"))
 
     def _renew_once(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        with worth_until(self._held_until):  # a try that takes longer would hide the loss
-            renewal = self._renew()
+        renewal = self._renew(self._held_until)  # a try that takes longer would hide the loss
         if not is_over():
             self.extend(renewal.deadline, waiting=renewal.waiting)
 

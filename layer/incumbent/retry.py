@@ -29,7 +29,6 @@ WAITS_MS = (1_000, 500, 250)
 MAX_BUDGET_MS = 3_000
 MIN_BUDGET_MS = 250
 
-_WORTH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_worth_until", default=None)
 _SEARCH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_search_until", default=None)
 
 
@@ -65,19 +64,6 @@ def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = N
 
 
 @contextmanager
-def worth_until(moment: Moment) -> Iterator[None]:
-    """Begin no try within this context that could outlast ``moment``, when its answer would be useless.
-
-    The heartbeat passes the end of its lease by this, since the contract has no argument for it.
-    """
-    before = _WORTH_UNTIL.set(moment)
-    try:
-        yield
-    finally:
-        _WORTH_UNTIL.reset(before)
-
-
-@contextmanager
 def search_until(moment: Moment | None) -> Iterator[None]:
     """Within it, a listing that has to search the whole store ends soon after ``moment``, with what it has found.
 
@@ -108,13 +94,14 @@ def call_with_retry(
     errors: tuple[type[Exception], ...],
     classify_error: Callable[[Exception], tuple[bool, str]],
     first_try: int = 1,
+    give_up_at: Moment | None = None,
 ) -> T:
     """Send a request until it is answered, its budget is spent, or an error says that another try cannot help.
 
     ``send`` gets the number of the try and the time at which it is sent (R12: deadline). ``waits_ms`` is how long its
     client waits for a connection, and again for an answer. ``classify_error`` returns whether another try may help
     after an error, and what to do about it. ``first_try`` is 2 if the vendor's client repeats requests, since then
-    even the first try may be a repetition.
+    even the first try may be a repetition. No try begins whose answer could come after ``give_up_at``.
 
     Raises ``LeaseUnavailable`` from the vendor's error: the call may or may not have taken effect.
     """
@@ -124,10 +111,10 @@ def call_with_retry(
     advice = ""
     while True:
         sent = clock.now()
-        if _comes_too_late(sent, ttl_ms, waits_ms):
+        if _comes_too_late(sent, give_up_at, ttl_ms, waits_ms):
             tried = "no other try was begun" if failed else "it was not tried"
             raise LeaseUnavailable(
-                f"{call} of key {key!r}: {tried}, since its answer could come after the lease has ended"
+                f"{call} of key {key!r}: {tried}, since its answer could come too late"
                 + (f" ({type(failed).__name__}: {failed}); {advice}" if failed else ""),
                 key=key,
             ) from failed
@@ -147,14 +134,13 @@ def call_with_retry(
         number += 1
 
 
-def _comes_too_late(sent: Moment, ttl_ms: int | None, waits_ms: float) -> bool:
-    """Return whether a try that begins now could outlast the moment until which its answer is useful.
+def _comes_too_late(sent: Moment, give_up_at: Moment | None, ttl_ms: int | None, waits_ms: float) -> bool:
+    """Return whether a try that begins now could be answered after ``give_up_at``.
 
     For a ttl below three seconds, and for clients that wait long, a sixth of the ttl is taken as the duration of a try:
     else no time would be left for a renewal.
     """
-    worth_until = _WORTH_UNTIL.get()
-    if worth_until is None:
+    if give_up_at is None:
         return False
     lasts_ms = 2 * waits_ms
-    return sent.until(worth_until) < (lasts_ms if ttl_ms is None else min(lasts_ms, ttl_ms // 6))
+    return sent.until(give_up_at) < (lasts_ms if ttl_ms is None else min(lasts_ms, ttl_ms // 6))

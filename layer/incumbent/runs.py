@@ -414,7 +414,14 @@ class _Invocation:
         sent = self.clock.now()
         have = [message.id for message in tenure.messages]
         try:
-            taken = mailbox.take(self.call.full_key, tenure.owner, settings.ttl_ms, have=have)
+            taken = mailbox.take(
+                self.call.full_key,
+                tenure.owner,
+                settings.ttl_ms,
+                have=have,
+                fence=tenure.fence,
+                give_up_at=tenure.deadline,
+            )
         except LeaseUnavailable as error:  # the lease stands, and so do the messages: they run next
             self.tell("store_error", owner=tenure.owner, error=describe(error))
             return tenure
@@ -520,6 +527,7 @@ class _Invocation:
                 next_owner=call.new_owner() if another else None,
                 ticket=ticket,
                 policy=settings.policy,
+                fence=tenure.fence,
             )
         except LeaseLost as loss:
             self.report_lost(tenure, loss, heartbeat)
@@ -671,10 +679,12 @@ class _Invocation:
                 owner=tenure.owner,
             )
 
-        def renew() -> Renewal:
+        def renew(give_up_at: Moment) -> Renewal:
             sent = self.clock.now()
             if mailbox is not None:
-                beat = mailbox.beat(call.full_key, tenure.owner, settings.ttl_ms)
+                beat = mailbox.beat(
+                    call.full_key, tenure.owner, settings.ttl_ms, fence=tenure.fence, give_up_at=give_up_at
+                )
                 return Renewal(deadline=beat.deadline, waiting=beat.waiting)
             if not provider.renew_lease(call.full_key, tenure.owner, settings.ttl_ms):
                 raise lost("its renewal was refused")
@@ -684,7 +694,14 @@ class _Invocation:
             if mailbox is None:
                 return ()
             sent = self.clock.now()
-            taken = mailbox.take(call.full_key, tenure.owner, settings.ttl_ms, have=have)
+            taken = mailbox.take(
+                call.full_key,
+                tenure.owner,
+                settings.ttl_ms,
+                have=have,
+                fence=tenure.fence,
+                give_up_at=heartbeat.held_until,
+            )
             if not handle.ended:
                 heartbeat.extend(deadline(sent, settings.ttl_ms), waiting=0)
             return taken

@@ -16,6 +16,7 @@ MAX_OWNER_BYTES = 512
 MAX_MESSAGE_ID_BYTES = 256
 MAX_ERROR_BYTES = 4_096
 MAX_TTL_MS = 86_400_000
+MAX_FENCE = 2**63 - 1
 MAX_LIMIT = 1_000_000_000
 MAX_DEPTH = 500  # levels of an event: Python 3.11 reads 992 of them back, less the depth of its caller
 MAX_DIGITS = 4_300  # of an integer: what Python reads unless it was told otherwise
@@ -183,11 +184,15 @@ def check_transfer(key: object, from_owner: object, to_owner: object, ttl_ms: ob
         )
 
 
-def check_lease(key: object, owner: object, ttl_ms: object) -> None:
-    """Check the three arguments that most calls share."""
+def check_lease(key: object, owner: object, ttl_ms: object, fence: object = None) -> None:
+    """Check the arguments that most calls share; ``fence`` is ``None`` where the caller does not know it."""
     checked = check_key(key)
     check_owner(owner, checked)
     check_ttl(ttl_ms, checked)
+    if fence is not None and (type(fence) is not int or not 0 <= fence <= MAX_FENCE):
+        raise ConfigurationError(
+            f"fence of key {checked!r} is {shown(fence)}: pass the fence that the owner was granted", key=checked
+        )
 
 
 def check_settlement(

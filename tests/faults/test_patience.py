@@ -28,7 +28,7 @@ from incumbent.testing.clock import FakeClock
 from incumbent.testing.proxy import Fault, LoseReply, LoseRequest, Pass, Request, Stall, dynamodb_error
 from incumbent.testing.servers import ValkeyServer
 from incumbent.validation import MAX_TTL_MS
-from incumbent.values import Claimed
+from incumbent.values import Claimed, Released
 from tests.faults.calls import KEY, TTL_MS, claim, message, settle
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore, dynamodb_client
 
@@ -159,12 +159,19 @@ class TestWorth:
         provider = store.provider(clock)
         provider.claim(KEY, "A", TTL_MS, message(1))
         store.network.forget()
-        with retry.worth_until(clock.now().plus(500)), pytest.raises(LeaseUnavailable, match="was not tried"):
-            provider.beat(KEY, "A", TTL_MS)
+        soon = clock.now().plus(500)
+        for call in (
+            lambda: provider.beat(KEY, "A", TTL_MS, give_up_at=soon),
+            lambda: provider.take(KEY, "A", TTL_MS, give_up_at=soon),
+            lambda: provider.settle(KEY, "A", ttl_ms=TTL_MS, handled=["m1"], give_up_at=soon),
+        ):
+            with pytest.raises(LeaseUnavailable, match="was not tried"):
+                call()
         assert store.network.sent == []
-        with retry.worth_until(clock.now().plus(TTL_MS)):
-            assert provider.beat(KEY, "A", TTL_MS).waiting == 0
-        assert provider.beat(KEY, "A", TTL_MS).waiting == 0
+        later = clock.now().plus(TTL_MS)
+        assert provider.beat(KEY, "A", TTL_MS, give_up_at=later).waiting == 0
+        assert provider.take(KEY, "A", TTL_MS, have=["m1"], give_up_at=later) == ()
+        assert provider.settle(KEY, "A", ttl_ms=TTL_MS, handled=["m1"], give_up_at=later) == Released(remaining=0)
 
     def test_no_other_try_is_begun_when_the_lease_could_end_first(self, store: Store) -> None:
         """The error is still the vendor's."""
@@ -173,11 +180,8 @@ class TestWorth:
         provider.claim(KEY, "A", TTL_MS, message(1))
         store.network.forget()
         store.network.next(LoseReply(meanwhile=lambda: clock.advance(2_000)))
-        with (
-            retry.worth_until(clock.now().plus(TTL_MS // 6 + 1_000)),
-            pytest.raises(LeaseUnavailable, match="no other try was begun") as error,
-        ):
-            provider.beat(KEY, "A", TTL_MS)
+        with pytest.raises(LeaseUnavailable, match="no other try was begun") as error:
+            provider.beat(KEY, "A", TTL_MS, give_up_at=clock.now().plus(TTL_MS // 6 + 1_000))
         assert len(store.network.sent) == 1
         assert error.value.__cause__ is not None
 
@@ -185,39 +189,9 @@ class TestWorth:
         """Its tries may be longer than is good for it, but they are made."""
         provider = RedisProvider(url=valkey_server.url, key_prefix="short")
         provider.acquire_lease(KEY, "A", 900)
-        with retry.worth_until(SYSTEM_CLOCK.now().plus(450)):
-            provider.renew_lease(KEY, "A", 900)
+        provider.beat(KEY, "A", 900, give_up_at=SYSTEM_CLOCK.now().plus(450))
         provider.release_lease(KEY, "A")
         provider.close()
-
-    def test_it_is_over_with_its_block(self) -> None:
-        """And in no other thread."""
-        seen: list[str] = []
-        clock = FakeClock()
-
-        def look(_number: int, _sent: Moment) -> None:
-            seen.append("sent")
-
-        def asked() -> None:
-            retry.call_with_retry(
-                look,
-                clock=clock,
-                call="look",
-                key=KEY,
-                ttl_ms=TTL_MS,
-                waits_ms=1_000,
-                errors=(ValueError,),
-                classify_error=lambda _: (True, ""),
-            )
-
-        with retry.worth_until(clock.now()):
-            with pytest.raises(LeaseUnavailable):
-                asked()
-            thread = threading.Thread(target=asked)
-            thread.start()
-            thread.join()
-        asked()
-        assert seen == ["sent", "sent"]
 
 
 class TestHeartbeat:
@@ -232,8 +206,8 @@ class TestHeartbeat:
         errors: list[Exception] = []
         store.network.forget()
 
-        def renew() -> Renewal:
-            beat = provider.beat(KEY, "A", TTL_MS)
+        def renew(give_up_at: Moment) -> Renewal:
+            beat = provider.beat(KEY, "A", TTL_MS, give_up_at=give_up_at)
             return Renewal(deadline=beat.deadline, waiting=beat.waiting)
 
         return (

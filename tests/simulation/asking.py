@@ -53,7 +53,7 @@ class Asking:
         """The call that the running task is in."""
         return asked_by(self._parts.environment)
 
-    def _ask(self, ttl_ms: int | None, send: Callable[[int, Moment], A]) -> A:
+    def _ask(self, ttl_ms: int | None, send: Callable[[int, Moment], A], give_up_at: Moment | None = None) -> A:
         """Repeat as the real providers do."""
         return call_with_retry(
             send,
@@ -64,6 +64,7 @@ class Asking:
             waits_ms=TIMEOUT_MS // 2,
             errors=(NoAnswer,),
             classify_error=lambda _: (True, "repeat it"),
+            give_up_at=give_up_at,
         )
 
     def _request(self, number: int, carry_out: Callable[[Asked], A]) -> A:

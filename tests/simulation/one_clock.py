@@ -176,9 +176,11 @@ class OneClockProvider(Asking):
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """M2."""
-        fence = self._fences.get(owner)
+        fence = self._fences.get(owner) if fence is None else fence
         heard = self._run(
             ttl_ms,
             lambda state, now_ms, repeated: self._rules.settle(
@@ -196,6 +198,7 @@ class OneClockProvider(Asking):
                 fence=fence,
                 repeated=repeated,
             ),
+            give_up_at,
         )
         if heard.said == "unknown":
             raise in_doubt("settle", owner)
@@ -216,9 +219,11 @@ class OneClockProvider(Asking):
             case _:
                 raise lost("settle", owner, heard.holder)
 
-    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
         """R4, M2."""
-        heard = self._renew(owner, ttl_ms)
+        heard = self._renew(owner, ttl_ms, fence, give_up_at)
         if heard.said == "lost":
             raise lost("beat", owner, heard.holder)
         return Beat(
@@ -228,10 +233,21 @@ class OneClockProvider(Asking):
             deadline=self._until(heard.sent, ttl_ms, heard.lives_ms),
         )
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
         """M6."""
-        fence = self._fences.get(owner)
-        heard = self._run(ttl_ms, lambda state, now_ms, _: self._rules.take(state, now_ms, owner, ttl_ms, fence))
+        fence = self._fences.get(owner) if fence is None else fence
+        heard = self._run(
+            ttl_ms, lambda state, now_ms, _: self._rules.take(state, now_ms, owner, ttl_ms, fence), give_up_at
+        )
         if heard.said == "lost":
             raise lost("take", owner, heard.holder)
         return messages_of(heard.said.given, have)
@@ -254,16 +270,23 @@ class OneClockProvider(Asking):
 
     # --- parts
 
-    def _renew(self, owner: str, ttl_ms: int) -> _Heard:
-        fence = self._fences.get(owner)
-        heard = self._run(ttl_ms, lambda state, now_ms, _: self._rules.renew(state, now_ms, owner, ttl_ms, fence))
+    def _renew(self, owner: str, ttl_ms: int, fence: int | None = None, give_up_at: Moment | None = None) -> _Heard:
+        fence = self._fences.get(owner) if fence is None else fence
+        heard = self._run(
+            ttl_ms, lambda state, now_ms, _: self._rules.renew(state, now_ms, owner, ttl_ms, fence), give_up_at
+        )
         if heard.said == "lost":
             self._fences.pop(owner, None)
         else:
             self._fences[owner] = heard.said.fence
         return heard
 
-    def _run(self, ttl_ms: int | None, step: Callable[[KeyState, int, bool], tuple[KeyState, Any]]) -> _Heard:
+    def _run(
+        self,
+        ttl_ms: int | None,
+        step: Callable[[KeyState, int, bool], tuple[KeyState, Any]],
+        give_up_at: Moment | None = None,
+    ) -> _Heard:
         """Have one step carried out. It is told the store's time, and whether its request is a repetition (R9)."""
         store = self._parts.store
 
@@ -274,4 +297,4 @@ class OneClockProvider(Asking):
             said, state, now_ms = self._request(number, carry_out)
             return _Heard(sent=sent, said=said, state=state, now_ms=now_ms)
 
-        return self._ask(ttl_ms, send)
+        return self._ask(ttl_ms, send, give_up_at)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from incumbent.clock import Moment
 from incumbent.contract import DEFAULT_POLICY, LeaseProvider, Mailbox
 from incumbent.errors import IncumbentError
 from incumbent.values import Acquisition, Beat, Claim, Continued, Failure, Message, Origin, Orphan, Policy, Released
@@ -125,6 +126,8 @@ class WatchedProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """M2."""
         asked = Asked(
@@ -148,17 +151,34 @@ class WatchedProvider:
                 next_owner=next_owner,
                 ticket=ticket,
                 policy=policy,
+                fence=fence,
+                give_up_at=give_up_at,
             ),
         )
 
-    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
         """R4, M2."""
-        return self._pass_on(Asked(call="beat", owner=owner), lambda: self._provider.beat(key, owner, ttl_ms))
+        asked = Asked(call="beat", owner=owner)
+        return self._pass_on(asked, lambda: self._provider.beat(key, owner, ttl_ms, fence=fence, give_up_at=give_up_at))
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
         """M6."""
         asked = Asked(call="take", owner=owner)
-        return self._pass_on(asked, lambda: self._provider.take(key, owner, ttl_ms, have=have))
+        return self._pass_on(
+            asked,
+            lambda: self._provider.take(key, owner, ttl_ms, have=have, fence=fence, give_up_at=give_up_at),
+        )
 
     def peek(self, key: str) -> Sequence[Message]:
         """M3."""

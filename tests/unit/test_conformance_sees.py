@@ -18,7 +18,7 @@ from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from incumbent.testing.conformance.subject import fresh_key
-from incumbent.values import Acquisition, Claim, Continued, Failure, Message, Orphan, Released
+from incumbent.values import Acquisition, Beat, Claim, Continued, Failure, Message, Orphan, Released
 
 NOBODY = rules.KeyState()
 
@@ -232,6 +232,22 @@ class SettlesForAnybody(Spoilt):
     def settle(self, key: str, owner: str, **more: Any) -> Released | Continued:
         """Act as whoever owns."""
         return super().settle(key, self.get_lease_owner(key) or owner, **more)
+
+
+class IgnoresTheFence(Spoilt):
+    """R2: "good for one tenure" left to the owner string, though the caller says which tenure it means."""
+
+    def beat(self, key: str, owner: str, ttl_ms: int, **_: Any) -> Beat:
+        """Compare the owner alone."""
+        return super().beat(key, owner, ttl_ms)
+
+    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Sequence[Message]:
+        """Compare the owner alone."""
+        return super().take(key, owner, ttl_ms, **{**more, "fence": None})
+
+    def settle(self, key: str, owner: str, **more: Any) -> Released | Continued:
+        """Compare the owner alone."""
+        return super().settle(key, owner, **{**more, "fence": None})
 
 
 class ForgetsOwnSettle(Spoilt):
@@ -460,19 +476,19 @@ class DeferCounts(Spoilt):
 class TakeGivesOnce(Spoilt):
     """R8: a take whose answer was lost has lost its messages."""
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Sequence[Message]:
         """Give what is new, and never again."""
         held = {each.id for each in self.peek(key) if each.attempt}
-        return [each for each in super().take(key, owner, ttl_ms, have=have) if each.id not in held]
+        return [each for each in super().take(key, owner, ttl_ms, **more) if each.id not in held]
 
 
 class TakeGivesEverything(Spoilt):
     """M6: "they go one by one" left out."""
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Sequence[Message]:
         """Give what failed before, too."""
         self.set(key, lambda state, _: mail(state, lambda each: replace(each, attempts=0)))
-        return super().take(key, owner, ttl_ms, have=have)
+        return super().take(key, owner, ttl_ms, **more)
 
 
 class RemembersTooFew(Spoilt):
@@ -573,6 +589,7 @@ SEEN_BY: dict[type[Spoilt], tuple[str, ...]] = {
         "test_spent_ticket_releases_nothing",
     ),
     RenewShortens: ("test_renewal_never_shortens",),
+    IgnoresTheFence: ("test_fence_of_another_tenure_is_refused", "test_mailbox_refuses_a_bad_fence"),
     RenewRevives: (
         "test_late_owner_cannot_revive_a_lease_that_nobody_took",
         "test_lease_lives_until_its_ttl_has_passed",

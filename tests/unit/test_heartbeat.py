@@ -53,7 +53,7 @@ class Beaten:
         """A renewal as a store answers it."""
         return Renewal(deadline=deadline(sent, self.ttl_ms), waiting=self.sent.qsize())
 
-    def renew(self) -> Renewal:
+    def renew(self, _give_up_at: Moment) -> Renewal:
         """What the heartbeat sends."""
         sent = self.clock.now()
         self.sent.put(sent)

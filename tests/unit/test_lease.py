@@ -32,7 +32,7 @@ class Held:
         self.losses: list[LeaseLost] = []
         ends: Moment | None = None if time_left_ms is None else self.clock.now().plus(time_left_ms)
         self.heartbeat = Heartbeat(
-            lambda: Renewal(deadline=self.clock.now().plus(HELD_MS), waiting=4),
+            lambda _: Renewal(deadline=self.clock.now().plus(HELD_MS), waiting=4),
             held_until=self.clock.now().plus(HELD_MS),
             every_ms=10_000,
             invocation_ends=ends,

@@ -1,13 +1,12 @@
 """How a request is tried again: how often, for how long, and who is told which try it is."""
 
-import threading
 from typing import Any
 
 import pytest
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
-from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, check_wait, wait_ms, worth_until
+from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, check_wait, wait_ms
 from incumbent.testing.clock import FakeClock
 
 
@@ -157,12 +156,12 @@ def test_no_try_begins_that_could_outlast_its_lease(time_left_ms: int, tried: bo
     """H10: a try waits twice at most; with less than that left its answer is worth nothing."""
     clock = FakeClock()
     store = Store(clock)
-    with worth_until(clock.now().plus(time_left_ms)):
-        if tried:
-            assert store.asked() == "an answer"
-        else:
-            with pytest.raises(LeaseUnavailable, match="not tried"):
-                store.asked()
+    give_up_at = clock.now().plus(time_left_ms)
+    if tried:
+        assert store.asked(give_up_at=give_up_at) == "an answer"
+    else:
+        with pytest.raises(LeaseUnavailable, match="not tried"):
+            store.asked(give_up_at=give_up_at)
     assert bool(store.tries) is tried
 
 
@@ -170,11 +169,8 @@ def test_no_further_try_begins_that_could_outlast_its_lease() -> None:
     """H10: the error of the try before is told, and is the cause."""
     clock = FakeClock()
     store = Store(clock, 99, takes_ms=1_500)
-    with (
-        worth_until(clock.now().plus(3_000)),
-        pytest.raises(LeaseUnavailable, match="no other try was begun") as raised,
-    ):
-        store.asked()
+    with pytest.raises(LeaseUnavailable, match="no other try was begun") as raised:
+        store.asked(give_up_at=clock.now().plus(3_000))
     assert len(store.tries) == 1
     assert isinstance(raised.value.__cause__, GoneError)
 
@@ -183,27 +179,7 @@ def test_short_lease_is_still_renewed() -> None:
     """H10: a sixth of the ttl has to do, where twice the wait is more than the lease has."""
     clock = FakeClock()
     store = Store(clock)
-    with worth_until(clock.now().plus(100)):
-        assert store.asked(ttl_ms=600, waits_ms=250) == "an answer"
-
-
-def test_what_it_is_worth_is_known_within_only() -> None:
-    """It ends with its block, also by an error, and other threads do not see it."""
-    clock = FakeClock()
-    store = Store(clock)
-    seen: list[str] = []
-
-    def fail_within() -> None:
-        with worth_until(clock.now()):
-            thread = threading.Thread(target=lambda: seen.append(store.asked()))
-            thread.start()
-            thread.join()
-            raise RefusedError
-
-    with pytest.raises(RefusedError):
-        fail_within()
-    assert seen == ["an answer"]
-    assert store.asked() == "an answer"
+    assert store.asked(ttl_ms=600, waits_ms=250, give_up_at=clock.now().plus(100)) == "an answer"
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,8 @@ class MemoryProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         settled = self._settle(
@@ -234,6 +236,7 @@ class MemoryProvider:
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            fence=fence,
         )
         return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
 
@@ -250,8 +253,9 @@ class MemoryProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy,
+        fence: int | None,
     ) -> Released | Continued:
-        check_lease(key, owner, ttl_ms)
+        check_lease(key, owner, ttl_ms, fence)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
         sent, answer, dead_lettered = self._burying_step(
@@ -268,6 +272,7 @@ class MemoryProvider:
                 policy=policy,
                 next_owner=next_owner,
                 ticket=ticket,
+                fence=fence,
             ),
         )
         match answer:
@@ -286,10 +291,12 @@ class MemoryProvider:
             case _:
                 raise self._lost(key, owner, "settle")
 
-    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
         """Renew the lease (R4) and report how many messages wait."""
-        check_lease(key, owner, ttl_ms)
-        sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms))
+        check_lease(key, owner, ttl_ms, fence)
+        sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms, fence))
         if answer == "lost":
             raise self._lost(key, owner, "beat")
         return Beat(
@@ -299,10 +306,19 @@ class MemoryProvider:
             deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
         )
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
         """Renew the lease and take all due messages that were never delivered (M6)."""
-        check_lease(key, owner, ttl_ms)
-        _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms))
+        check_lease(key, owner, ttl_ms, fence)
+        _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms, fence))
         if answer == "lost":
             raise self._lost(key, owner, "take")
         return readable([_message(stored) for stored in answer.given if stored.id not in have])

@@ -23,7 +23,9 @@ class Unreadable(Message):
 class Settle(Protocol):
     """A function that makes messages of an owner's tenure dead letters; with ``next_owner`` the key passes on."""
 
-    def __call__(self, owner: str, *, failed: Sequence[Failure], next_owner: str | None) -> Released | Continued:
+    def __call__(
+        self, owner: str, *, fence: int, failed: Sequence[Failure], next_owner: str | None
+    ) -> Released | Continued:
         """Settle the failed messages, and nothing else."""
         ...
 
@@ -61,7 +63,9 @@ def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | No
         try:
             dead_lettered = (
                 *dead_lettered,
-                *settle(answer.owner, failed=_failures(answer.messages), next_owner=None).dead_lettered,
+                *settle(
+                    answer.owner, fence=answer.fence, failed=_failures(answer.messages), next_owner=None
+                ).dead_lettered,
             )
         except LeaseLost:  # the lease ended meanwhile: the message becomes a dead letter when it is given again
             continue
@@ -80,7 +84,7 @@ def go_on_readable(answer: Released | Continued, settle: Settle) -> Released | C
             return replace(answer, messages=given)
         before, owner = answer, answer.owner
         try:
-            answer = settle(owner, failed=_failures(before.messages), next_owner=owner)
+            answer = settle(owner, fence=before.fence, failed=_failures(before.messages), next_owner=owner)
         except LeaseLost:  # the caller's own settle has worked nevertheless
             return Released(remaining=len(before.messages) + before.waiting, dead_lettered=before.dead_lettered)
         answer = replace(answer, dead_lettered=(*before.dead_lettered, *answer.dead_lettered))

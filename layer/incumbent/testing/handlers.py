@@ -152,7 +152,7 @@ class FakeLease(Lease):
         self._seen += 1
         return Message(id=f"m{self._seen}", event=event, attempt=attempt, stored_at_ms=self._time.now().wall_ms)
 
-    def _renewed(self) -> Renewal:
+    def _renewed(self, _give_up_at: Moment) -> Renewal:
         if self._refused is not None:
             raise self._refused
         self.renewals += 1

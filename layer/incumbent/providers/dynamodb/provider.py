@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from incumbent import rules
-from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, StoredFormatUnknown
 from incumbent.providers.dynamodb import archive, item, updates
@@ -215,7 +215,7 @@ class DynamoDBProvider:
                 origin=origin,
                 policy=policy,
             ),
-            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
+            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy, give_up_at=None),
             message,
         )
 
@@ -269,6 +269,8 @@ class DynamoDBProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         settled = self._settle(
@@ -282,8 +284,11 @@ class DynamoDBProvider:
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            fence=fence,
+            give_up_at=give_up_at,
         )
-        return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
+        more = functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy, give_up_at=give_up_at)
+        return go_on_readable(settled, more)
 
     def _settle(
         self,
@@ -298,14 +303,16 @@ class DynamoDBProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy,
+        fence: int | None,
+        give_up_at: Moment | None,
     ) -> Released | Continued:
-        check_lease(key, owner, ttl_ms)
+        check_lease(key, owner, ttl_ms, fence)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
         successor = next_owner or ticket
         names = [owner, *handled, *others, *([successor] if successor else [])]
-        call = self._steps.call("settle", key, *names, ttl_ms=ttl_ms)
-        fence, seen = self._grants.recall(key, owner)
+        call = self._steps.call("settle", key, *names, ttl_ms=ttl_ms, give_up_at=give_up_at)
+        fence, seen = self._tenure(key, owner, fence)
 
         def rule(
             state: KeyState, when: When
@@ -353,11 +360,13 @@ class DynamoDBProvider:
             case _:
                 raise in_doubt(call)
 
-    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
         """Renew the lease (R4) and report how many messages wait."""
-        check_lease(key, owner, ttl_ms)
-        call = self._steps.call("beat", key, owner, ttl_ms=ttl_ms)
-        step = self._renew(call, owner, ttl_ms)
+        check_lease(key, owner, ttl_ms, fence)
+        call = self._steps.call("beat", key, owner, ttl_ms=ttl_ms, give_up_at=give_up_at)
+        step = self._renew(call, owner, ttl_ms, fence)
         if step.said == "lost":
             raise self._lost(call, owner, step.answer)
         return Beat(
@@ -367,14 +376,23 @@ class DynamoDBProvider:
             deadline=until(step.answer, ttl_ms),
         )
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
         """Renew the lease and take all due messages that were never delivered (M6).
 
         The first request delivers the messages that a beat has seen already, a second one the rest.
         """
-        check_lease(key, owner, ttl_ms)
-        call = self._steps.call("take", key, owner, ttl_ms=ttl_ms)
-        fence, seen = self._grants.recall(key, owner)
+        check_lease(key, owner, ttl_ms, fence)
+        call = self._steps.call("take", key, owner, ttl_ms=ttl_ms, give_up_at=give_up_at)
+        fence, seen = self._tenure(key, owner, fence)
         known = item.decode(seen, key=key, names=call.names)
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
@@ -452,8 +470,15 @@ class DynamoDBProvider:
 
     # --- parts
 
-    def _renew(self, call: TableCall, owner: str, ttl_ms: int) -> Step[rules.Granted | rules.Lost]:
-        fence, _ = self._grants.recall(call.key, owner)
+    def _tenure(self, key: str, owner: str, fence: int | None) -> tuple[int | None, item.Item]:
+        """Return the tenure's fence, as the caller knows it or as it is remembered, and its record if it was seen."""
+        known, seen = self._grants.recall(key, owner)
+        return (known, seen) if fence is None else (fence, seen if fence == known else {})
+
+    def _renew(
+        self, call: TableCall, owner: str, ttl_ms: int, fence: int | None = None
+    ) -> Step[rules.Granted | rules.Lost]:
+        fence, _ = self._tenure(call.key, owner, fence)
 
         def quick(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
             update = updates.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms)

@@ -51,9 +51,12 @@ class Steps:
         self.skew_ms = skew_ms
         self.clock = clock
 
-    def call(self, name: str, key: str, *names: str, ttl_ms: int | None = None) -> TableCall:
-        """Make a call of this provider. ``ttl_ms`` bounds its duration."""
-        return TableCall(name=name, key=key, pk=item.partition(self.prefix, key), ttl_ms=ttl_ms, names=names)
+    def call(
+        self, name: str, key: str, *names: str, ttl_ms: int | None = None, give_up_at: Moment | None = None
+    ) -> TableCall:
+        """Make a call of this provider. ``ttl_ms`` and ``give_up_at`` bound its duration."""
+        pk = item.partition(self.prefix, key)
+        return TableCall(name=name, key=key, pk=pk, ttl_ms=ttl_ms, give_up_at=give_up_at, names=names)
 
     def shard(self, call: TableCall) -> str:
         """Return the partition of the key in the orphans' index."""

@@ -62,12 +62,16 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCall:
-    """One call of the contract, shared by its requests. ``names`` are the owners and ids that it mentions."""
+    """One call of the contract, shared by its requests. ``names`` are the owners and ids that it mentions.
+
+    None of its tries begins whose answer could come after ``give_up_at``.
+    """
 
     name: str
     key: str
     pk: str
     ttl_ms: int | None = None
+    give_up_at: Moment | None = None
     names: tuple[str, ...] = ()
 
 
@@ -290,6 +294,7 @@ class Table:
             call=call.name,
             key=call.key,
             ttl_ms=call.ttl_ms,
+            give_up_at=call.give_up_at,
             waits_ms=_waits_ms(self.client(call)),
             errors=(BotoCoreError, ClientError),
             classify_error=_classify_error,

@@ -201,7 +201,7 @@ class RedisProvider:
                 origin=origin,
                 policy=policy,
             ),
-            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
+            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy, give_up_at=None),
             message,
         )
 
@@ -287,6 +287,8 @@ class RedisProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         settled = self._settle(
@@ -300,8 +302,11 @@ class RedisProvider:
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            fence=fence,
+            give_up_at=give_up_at,
         )
-        return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
+        more = functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy, give_up_at=give_up_at)
+        return go_on_readable(settled, more)
 
     def _settle(
         self,
@@ -316,8 +321,10 @@ class RedisProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy,
+        fence: int | None,
+        give_up_at: Moment | None,
     ) -> Released | Continued:
-        check_lease(key, owner, ttl_ms)
+        check_lease(key, owner, ttl_ms, fence)
         others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
         check_settlement(key, handled, others, next_owner, ticket)
         successor = next_owner or ticket
@@ -329,7 +336,7 @@ class RedisProvider:
             ttl_ms,
             successor,
             ticket is not None,
-            self._fences.of(key, owner),
+            self._fence(key, owner, fence),
             REPEATED,
             policy.on_error == "block",
             policy.max_attempts,
@@ -344,14 +351,15 @@ class RedisProvider:
             *deferred,
             call="settle",
             ttl_ms=ttl_ms,
+            give_up_at=give_up_at,
         )
         match answer:
-            case [b"continued", fence, pttl, waiting, dead_lettered, *messages] if successor is not None:
+            case [b"continued", granted, pttl, waiting, dead_lettered, *messages] if successor is not None:
                 self._fences.forget(key, owner)
-                self._fences.keep(key, successor, fence)
+                self._fences.keep(key, successor, granted)
                 return Continued(
                     owner=successor,
-                    fence=int(fence),
+                    fence=int(granted),
                     messages=() if ticket is not None else _messages(messages),
                     waiting=waiting,
                     expires_in_ms=pttl,
@@ -368,14 +376,16 @@ class RedisProvider:
             case _:
                 raise _senseless(key, answer)
 
-    def beat(self, key: str, owner: str, ttl_ms: int) -> Beat:
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
         """Renew the lease (R4) and report how many messages wait."""
-        check_lease(key, owner, ttl_ms)
-        sent, answer = self._renew(key, owner, ttl_ms, call="beat")
+        check_lease(key, owner, ttl_ms, fence)
+        sent, answer = self._renew(key, owner, ttl_ms, call="beat", fence=fence, give_up_at=give_up_at)
         match answer:
-            case [b"renewed", fence, pttl, waiting]:
+            case [b"renewed", granted, pttl, waiting]:
                 return Beat(
-                    fence=int(fence),
+                    fence=int(granted),
                     waiting=waiting,
                     expires_in_ms=pttl,
                     deadline=deadline(sent, ttl_ms, pttl),
@@ -385,14 +395,25 @@ class RedisProvider:
             case _:
                 raise _senseless(key, answer)
 
-    def take(self, key: str, owner: str, ttl_ms: int, *, have: Sequence[str] = ()) -> Sequence[Message]:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
         """Renew the lease and take all due messages that were never delivered (M6)."""
-        check_lease(key, owner, ttl_ms)
-        fence = self._fences.of(key, owner)
-        _, answer = self._run("take", key, owner, ttl_ms, fence, *have, call="take", ttl_ms=ttl_ms)
+        check_lease(key, owner, ttl_ms, fence)
+        known = self._fence(key, owner, fence)
+        _, answer = self._run(
+            "take", key, owner, ttl_ms, known, *have, call="take", ttl_ms=ttl_ms, give_up_at=give_up_at
+        )
         match answer:
-            case [b"taken", fence, _, _, _, *messages]:
-                self._fences.keep(key, owner, fence)
+            case [b"taken", granted, _, _, _, *messages]:
+                self._fences.keep(key, owner, granted)
                 return readable(_messages(messages))
             case [_, holder]:
                 raise self._lost("take", key, owner, holder)
@@ -501,10 +522,18 @@ class RedisProvider:
     # --- requests
 
     def _run(
-        self, name: str, key: str, *arguments: Any, call: str, ttl_ms: int | None = None
+        self,
+        name: str,
+        key: str,
+        *arguments: Any,
+        call: str,
+        ttl_ms: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> tuple[Moment, list[Any]]:
         """Run a script on a key. Return when the try that was answered was sent, and its answer."""
-        sent, answer = self._server.run(name, self._names.of(key), arguments, call=call, key=key, ttl_ms=ttl_ms)
+        sent, answer = self._server.run(
+            name, self._names.of(key), arguments, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at
+        )
         match answer:
             case [b"format", record, version]:
                 raise _unknown_format(f"{call} of key {key!r}: its record {_text(record)!r}", version, key)
@@ -518,8 +547,21 @@ class RedisProvider:
             case _:
                 return sent, answer
 
-    def _renew(self, key: str, owner: str, ttl_ms: int, *, call: str) -> tuple[Moment, list[Any]]:
-        sent, answer = self._run("renew", key, owner, ttl_ms, self._fences.of(key, owner), call=call, ttl_ms=ttl_ms)
+    def _fence(self, key: str, owner: str, fence: int | None) -> bytes | int | None:
+        return self._fences.of(key, owner) if fence is None else fence
+
+    def _renew(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        call: str,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> tuple[Moment, list[Any]]:
+        known = self._fence(key, owner, fence)
+        sent, answer = self._run("renew", key, owner, ttl_ms, known, call=call, ttl_ms=ttl_ms, give_up_at=give_up_at)
         if answer[0] == b"renewed":
             self._fences.keep(key, owner, answer[1])
         else:

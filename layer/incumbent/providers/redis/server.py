@@ -141,6 +141,7 @@ class Server:
         call: str,
         key: str,
         ttl_ms: int | None,
+        give_up_at: Moment | None = None,
     ) -> tuple[Moment, list[Any]]:
         """Run a script by its name, or by its text if the server does not know it.
 
@@ -158,7 +159,7 @@ class Server:
             except NoScriptError:
                 return sent, self._send(client, "EVAL", code.text, len(names), *names, *told)
 
-        answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms)
+        answer: tuple[Moment, list[Any]] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at)
         return answer
 
     def check_ttl(self, ttl_ms: int) -> None:
@@ -205,7 +206,15 @@ class Server:
         for client in ours.values():
             client.close()
 
-    def _ask(self, send: Callable[[int, Moment], Any], *, call: str, key: str, ttl_ms: int | None = None) -> Any:
+    def _ask(
+        self,
+        send: Callable[[int, Moment], Any],
+        *,
+        call: str,
+        key: str,
+        ttl_ms: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Any:
         return call_with_retry(
             send,
             clock=self._clock,
@@ -216,6 +225,7 @@ class Server:
             errors=_ERRORS,
             classify_error=_classify_error,
             first_try=self._first_try,
+            give_up_at=give_up_at,
         )
 
     def _send(self, client: Any, *words: Any) -> Any:

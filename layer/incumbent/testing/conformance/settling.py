@@ -44,6 +44,39 @@ class Settling(MailSubject):
         assert again.fence == granted.fence
         assert self.about(again.expires_in_ms, TTL_MS)
 
+    def test_fence_of_another_tenure_is_refused(self, provider: MailboxProvider, key: str) -> None:
+        """R2: though its owner string is the same: an earlier tenure's fence, or one that was never granted."""
+        first = self.claimed(provider, key, "A", 1)
+        provider.release_lease(key, "A")
+        self.pass_time(PAUSE_MS)
+        second = self.claimed(self.make_other(provider), key, "A", 2)
+        self.routed(provider, key, "C", 3)
+        before = list(provider.peek(key))
+
+        for fence in (first.fence, second.fence + 1):
+            for call in (
+                lambda fence=fence: provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1", "m2"], fence=fence),
+                lambda fence=fence: provider.settle(key, "A", ttl_ms=TTL_MS, next_owner="B", fence=fence),
+                lambda fence=fence: provider.beat(key, "A", TTL_MS * 10, fence=fence),
+                lambda fence=fence: provider.take(key, "A", TTL_MS * 10, fence=fence),
+            ):
+                with pytest.raises(LeaseLost):
+                    call()
+
+        assert list(provider.peek(key)) == before
+        assert self.about(provider.beat(key, "A", 1, fence=second.fence).expires_in_ms, TTL_MS)
+
+    def test_fence_of_the_tenure_is_accepted(self, provider: MailboxProvider, key: str) -> None:
+        """R2: also by a provider that has not granted it, as after a process has passed the run on."""
+        granted = self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        for each in (provider, self.make_other(provider)):
+            assert each.beat(key, "A", TTL_MS, fence=granted.fence).fence == granted.fence
+            assert ids(each.take(key, "A", TTL_MS, have=["m1"], fence=granted.fence)) == ["m2"]
+        other = self.make_other(provider)
+        settled = other.settle(key, "A", ttl_ms=TTL_MS, handled=["m1", "m2"], fence=granted.fence)
+        assert settled == Released(remaining=0)
+
     def test_late_owner_settles_nothing_though_nobody_came(self, provider: MailboxProvider, key: str) -> None:
         """R3, the owner's edge: settled one millisecond before the end, lost at it."""
         self.claimed(provider, key, "A", 1)

@@ -49,6 +49,11 @@ WITH_KEY: dict[str, Call] = {
     **WITH_TTL,
     "peek": lambda p, key, _owner, _ttl_ms: p.peek(key),
 }
+WITH_FENCE: dict[str, Callable[[MailboxProvider, str, Any], object]] = {
+    "settle": lambda p, key, bad: p.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], fence=bad),
+    "beat": lambda p, key, bad: p.beat(key, "A", TTL_MS, fence=bad),
+    "take": lambda p, key, bad: p.take(key, "A", TTL_MS, fence=bad),
+}
 NAMING: dict[str, Callable[[MailboxProvider, str, Any], object]] = {
     "claim": lambda p, key, bad: p.claim(key, "A", TTL_MS, Message(id=bad, event=1)),
     "handled": lambda p, key, bad: p.settle(key, "A", ttl_ms=TTL_MS, handled=[bad]),
@@ -241,6 +246,17 @@ class Storing(MailSubject):
             call(provider, key, "owner", bad)
         assert ids(provider.peek(key)) == ["m1"]
         assert TTL_MS // 2 < (provider.acquire_lease(key, "B", 1).expires_in_ms or 0) <= TTL_MS
+
+    @pytest.mark.parametrize("call", table(WITH_FENCE))
+    @pytest.mark.parametrize("bad", [-1, 1.0, "1", True, 2**63], ids=repr)
+    def test_mailbox_refuses_a_bad_fence(
+        self, provider: MailboxProvider, key: str, call: Callable[[MailboxProvider, str, Any], object], bad: Any
+    ) -> None:
+        """R10: before any request, and the message stays."""
+        self.claimed(provider, key, "A", 1)
+        with pytest.raises(ConfigurationError):
+            call(provider, key, bad)
+        assert ids(provider.peek(key)) == ["m1"]
 
     @pytest.mark.parametrize("call", table(NAMING))
     @pytest.mark.parametrize("bad", table(BAD_IDS))

@@ -1,0 +1,99 @@
+"""An exception thrown into a renewal, as a signal's handler throws it, hinders no later call."""
+
+import gc
+import itertools
+import sys
+from types import FrameType
+from typing import Any
+
+from incumbent import Beat, Claimed, Lease
+from incumbent.clock import Clock
+from incumbent.providers.memory import MemoryProvider
+from incumbent.retry import call_with_retry
+from incumbent.runs import Call, Runner, Settings
+from incumbent.testing.clock import FakeClock
+from incumbent.values import Claim, Message, Origin
+
+TTL_MS = 30_000
+
+
+class TimeUpError(Exception):
+    """What the handler of SIGALRM raises, and the user's handler keeps."""
+
+
+class Asking(MemoryProvider):
+    """A provider in memory that sends its claims and beats as those with a network do."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.clock = clock
+
+    def _ask(self, call: str, key: str, ttl_ms: int, **more: Any) -> None:
+        call_with_retry(
+            lambda *_: None,
+            clock=self.clock,
+            call=call,
+            key=key,
+            ttl_ms=ttl_ms,
+            waits_ms=1_000,
+            errors=(ConnectionError,),
+            classify_error=lambda _: (True, ""),
+            **more,
+        )
+
+    def claim(self, key: str, owner: str, ttl_ms: int, message: Message | None, **more: Any) -> Claim:
+        """Ask, and claim."""
+        self._ask("claim", key, ttl_ms)
+        return super().claim(key, owner, ttl_ms, message, **more)
+
+    def beat(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Beat:
+        """Ask, and beat."""
+        self._ask("beat", key, ttl_ms)
+        return super().beat(key, owner, ttl_ms, **more)
+
+
+def test_claims_work_after_an_exception_thrown_at_any_step_of_a_renewal() -> None:
+    """Whatever step it is thrown at, the handler that keeps it goes on, and so do the claims after it."""
+    for at in itertools.count(1):
+        clock = FakeClock()
+        provider = Asking(clock)
+        reached = False
+
+        def work(_: Message, lease: Lease, at: int = at) -> None:
+            nonlocal reached
+            reached = throw_into(lease, at)
+
+        call = Call(full_key="k", key="k", message=Message(id="m", event=1), origin=Origin())
+        Runner(provider, Settings(ttl_ms=TTL_MS), clock=clock).serve(call, work)
+        clock.advance(2 * TTL_MS)
+        claimed = provider.claim("another", "B", TTL_MS, Message(id="m2", event=2))
+        assert isinstance(claimed, Claimed), f"thrown at step {at}"
+        if not reached:
+            assert at > 40
+            return
+
+
+def throw_into(lease: Lease, at: int) -> bool:
+    """Renew, and throw at that step of it. Return whether there was such a step.
+
+    A step is where the interpreter runs the handlers of signals: as a function begins, and after a call of a built-in.
+    """
+    steps = 0
+
+    def step(_frame: FrameType, what: str, _: object) -> None:
+        nonlocal steps
+        steps += what in {"call", "c_return"}
+        if steps == at:
+            raise TimeUpError
+
+    before = sys.getprofile()
+    gc.disable()  # nothing is to be thrown into a finalizer, which would keep it
+    sys.setprofile(step)
+    try:
+        lease.renew()
+    except TimeUpError:
+        return True
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return False
