@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from incumbent import sending
 from incumbent.local.http_server import HOST
-from incumbent.local.template import REGION
+from incumbent.local.intrinsics import REGION
 
 NOWHERE = f"http://{HOST}:1"  # a port on which no process listens
 

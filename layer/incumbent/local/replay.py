@@ -1,4 +1,7 @@
-"""Sends what a scenario says when it says so, and tells what happened as it happens."""
+"""Sends what a scenario says when it says so, and tells what happened as it happens.
+
+Its table is one format string, the same in a terminal and in a pipe; a library of tables would be longer.
+"""
 
 import threading
 from collections import defaultdict
