@@ -288,7 +288,13 @@ class Archive(Protocol):
 _LEASE_METHODS = ("acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease")
 _MAILBOX_METHODS = ("claim", "settle", "beat", "take", "peek", "orphans")
 _ARCHIVE_METHODS = ("find", "dead_letters", "redrive", "purge")
-_CLIENTS = ("redis", "valkey", "botocore", "boto3")  # their objects are passed to a provider, and are not providers
+# A store's own objects are passed to a provider, and are not providers; they have the methods of one of these rows:
+_CLIENT_METHODS = (
+    ("execute_command",),  # Redis and Valkey
+    ("get_paginator", "get_waiter"),  # a boto3 client
+    ("get_available_subresources",),  # a boto3 resource, such as a Table
+    ("client", "resource"),  # a boto3 session
+)
 # Neither are these, and callables: factories and classes, which make one.
 _MISTAKES = (str, bytes, int, float, os.PathLike, Mapping, Sequence, AbstractSet, Iterator, Coroutine, ModuleType)
 
@@ -372,7 +378,7 @@ def check_backend(backend: object) -> None:
             )
     if is_lease_provider(backend) or _has(backend, ("get_lease_provider",)):
         return
-    of_a_store = any(kind.__module__.partition(".")[0] in _CLIENTS for kind in type(backend).__mro__)
+    of_a_store = any(_has(backend, methods) for methods in _CLIENT_METHODS)
     if of_a_store or isinstance(backend, _MISTAKES) or callable(backend):
         raise ConfigurationError(
             f"{shown(backend)} is not a lease provider: pass an instance, such as RedisProvider(url=...) or "

@@ -38,6 +38,7 @@ from incumbent.owners import random_name
 from incumbent.policies import policy_in_force
 from incumbent.runs import Call, Completed, Outcome, Postponed, Runner, Settings, Work, as_stored
 from incumbent.sources import Source, source_of, stored_form
+from incumbent.stand_in import STAND_IN, staged
 from incumbent.validation import check_message_id, fit_message_id, flag, shown
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Policy, Routed
 from incumbent.wakers import LambdaWaker, Wake, Waker, check_waker
@@ -493,7 +494,7 @@ class _Endpoint:
             if self.options.logger is not None:
                 work = powertools.with_keys(self.options.logger, work)
             checked = work if call is None else _checked(work, call, answers=not self.one_of_several)
-            watched = checked if call is None else _watched(providers.staged(call.full_key, checked), raised)
+            watched = checked if call is None else _watched(staged(call.full_key, checked), raised)
             outcome = Idle() if call is None else self.runner().serve(call, watched)
             return self.answer(event, context, source, call, outcome)
         except (LeaseKeyMissing, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge) as error:
@@ -766,7 +767,7 @@ class _Endpoint:
 
     def provider(self) -> LeaseProvider:
         """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""
-        stand_in = providers.STAND_IN.get()
+        stand_in = STAND_IN.get()
         if stand_in is not None:
             return self.checked(resolve_lease_provider(stand_in))
         if flag(os.environ, "INCUMBENT_DISABLED"):

@@ -22,6 +22,7 @@ from incumbent.owners import new_ticket, random_name
 from incumbent.policies import policy_in_force
 from incumbent.runs import describe
 from incumbent.sources import stored_form
+from incumbent.stand_in import STAND_IN
 from incumbent.validation import fit_message_id, flag
 from incumbent.values import Claimed, Duplicate, Message, MessageState, Origin, Policy
 from incumbent.wakers import LambdaWaker, Wake, Waker, check_waker, send_wake
@@ -65,7 +66,7 @@ def send(
     (then send again with the same ``message_id``). If the wake fails, the message is stored nevertheless (``woken`` is
     ``False``), and the next message or the sweeper finds it.
     """
-    if providers.STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
+    if STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
         raise ConfigurationError(
             f"send to key {key!r}: INCUMBENT_DISABLED is set, so no function would run the message; unset it", key=key
         )
@@ -140,7 +141,7 @@ def status(
 
 
 def _mailbox(provider: object | None) -> Mailbox:
-    chosen = providers.STAND_IN.get() or provider
+    chosen = STAND_IN.get() or provider
     backend = _from_env() if chosen is None else resolve_lease_provider(chosen)
     if not is_mailbox(backend):
         raise ConfigurationError(f"{type(backend).__name__} stores no messages: give a provider with a mailbox")

@@ -17,9 +17,10 @@ from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, Mailbox, is_mailbox, resolve_lease_provider
 from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
-from incumbent.providers import STAND_IN, from_env
+from incumbent.providers import from_env
 from incumbent.retry import search_until
 from incumbent.rules import shared
+from incumbent.stand_in import STAND_IN
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
 from incumbent.wakers import LambdaWaker, Wake, Waker, send_wake

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from incumbent import results
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.owners import is_ticket
-from incumbent.providers import STAND_IN
+from incumbent.stand_in import STAND_IN
 from incumbent.validation import shown
 
 RESUME_VERSION = 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from incumbent.powertools import METRICS
-from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
+from incumbent.stand_in import STAND_IN
 from tests.build.test_template import FUNCTIONS, CloudFormationLoader, as_list, rights
 from tests.functions.conftest import Context
 from tests.unit.stage import Meddled

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from incumbent import Message, Policy, leased
-from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
+from incumbent.stand_in import STAND_IN
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "policies.md").read_text(encoding="utf-8")

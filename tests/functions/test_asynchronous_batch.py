@@ -12,8 +12,8 @@ from aws_lambda_powertools.utilities.batch import AsyncBatchProcessor, EventType
 from aws_lambda_powertools.utilities.batch.exceptions import BatchProcessingError
 
 from incumbent import Lease, leased_function
-from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
+from incumbent.stand_in import STAND_IN
 from tests.functions.conftest import FUNCTIONS, Context
 
 PAGE = (FUNCTIONS.parent / "docs" / "policies.md").read_text("utf-8")

@@ -17,8 +17,8 @@ from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterEr
 
 from incumbent import Message, Policy
 from incumbent.clock import SYSTEM_CLOCK
-from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
+from incumbent.stand_in import STAND_IN
 
 SECRET = "example-signing-secret"
 EVENT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "events" / "slack.json").read_text("utf-8"))

@@ -44,11 +44,11 @@ from incumbent import (
     current_lease,
     leased,
     leased_function,
-    providers,
 )
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider, process_memory
 from incumbent.sources import source_of
+from incumbent.stand_in import STAND_IN
 from tests.unit.stage import ARN, Facts, Little, Meddled, RecordingWaker, StepClock, beside, context, raising
 
 if TYPE_CHECKING:
@@ -680,11 +680,11 @@ def test_stand_in_goes_before_every_provider(shop: Shop, monkeypatch: pytest.Mon
     """A test of a user's handler needs neither its store nor its environment."""
     monkeypatch.setenv("INCUMBENT_DISABLED", "1")
     handler = shop.handler(provider=SimpleNamespace(get_lease_provider=raising))
-    token = providers.STAND_IN.set(MemoryProvider(clock=shop.clock))
+    token = STAND_IN.set(MemoryProvider(clock=shop.clock))
     try:
         handler({"k": "a"}, shop.context())
     finally:
-        providers.STAND_IN.reset(token)
+        STAND_IN.reset(token)
     assert shop.seen == [{"k": "a"}]
 
 

@@ -18,12 +18,12 @@ from incumbent import (
     Routed,
     Sent,
     Wake,
-    providers,
     send,
     status,
 )
 from incumbent.providers.memory import MemoryProvider, process_memory
 from incumbent.sending import _name
+from incumbent.stand_in import STAND_IN
 from incumbent.testing.clock import FakeClock
 from tests.unit.stage import ARN, Little, Meddled, RecordingWaker, raising
 from tests.unit.test_runs import KEY, TTL_MS, Line
@@ -338,12 +338,12 @@ def test_provider_that_stores_nothing_is_refused(line: Line) -> None:
 def test_stand_in_goes_before_the_given_one(line: Line) -> None:
     """A test's own provider, whatever the code under test was given."""
     other = MemoryProvider(clock=FakeClock())
-    token = providers.STAND_IN.set(line.store)
+    token = STAND_IN.set(line.store)
     try:
         sent(line, provider=other)
         assert status("k", "m1", target=TARGET, provider=other) == "waiting"
     finally:
-        providers.STAND_IN.reset(token)
+        STAND_IN.reset(token)
     assert line.stored == ["m1"]
     assert list(other.peek(KEY)) == []
 

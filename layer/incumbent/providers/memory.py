@@ -13,17 +13,23 @@ from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import LeaseLost
-from incumbent.providers.full import mailbox_full, redrive_full
-from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
+from incumbent.providers.shared import (
+    check_claim,
+    check_settle,
+    dead_message,
+    lease_lost,
+    mailbox_full,
+    redrive_full,
+    stored_message,
+)
+from incumbent.providers.unreadable import claim_readable, go_on_readable, readable
 from incumbent.validation import (
     check_key,
     check_lease,
     check_limit,
     check_message_id,
     check_owner,
-    check_settlement,
     check_transfer,
-    to_json,
 )
 from incumbent.values import (
     Acquisition,
@@ -160,13 +166,7 @@ class MemoryProvider:
         origin: Origin | None,
         policy: Policy,
     ) -> Claim:
-        check_lease(key, owner, ttl_ms)
-        if ticket is not None:
-            check_owner(ticket, key, "the ticket")
-        body = None
-        if message is not None:
-            check_message_id(message.id, key)
-            body = to_json(message.event, key=key, message_id=message.id, most_bytes=policy.max_message_bytes)
+        body = check_claim(key, owner, ttl_ms, message, ticket=ticket, policy=policy)
 
         def step(state: rules.KeyState, now: int) -> tuple[rules.KeyState, object]:
             stored = None
@@ -255,9 +255,18 @@ class MemoryProvider:
         policy: Policy,
         fence: int | None,
     ) -> Released | Continued:
-        check_lease(key, owner, ttl_ms, fence)
-        others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
-        check_settlement(key, handled, others, next_owner, ticket)
+        check_settle(
+            key,
+            owner,
+            ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            fence=fence,
+        )
         sent, answer, dead_lettered = self._burying_step(
             key,
             lambda state, now: rules.settle(
@@ -289,7 +298,7 @@ class MemoryProvider:
             case rules.Freed():
                 return Released(remaining=answer.remaining, dead_lettered=dead_lettered)
             case _:
-                raise self._lost(key, owner, "settle")
+                raise self._lost("settle", key, owner)
 
     def beat(
         self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
@@ -298,7 +307,7 @@ class MemoryProvider:
         check_lease(key, owner, ttl_ms, fence)
         sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms, fence))
         if answer == "lost":
-            raise self._lost(key, owner, "beat")
+            raise self._lost("beat", key, owner)
         return Beat(
             fence=answer.fence,
             waiting=answer.waiting,
@@ -320,7 +329,7 @@ class MemoryProvider:
         check_lease(key, owner, ttl_ms, fence)
         _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms, fence))
         if answer == "lost":
-            raise self._lost(key, owner, "take")
+            raise self._lost("take", key, owner)
         return readable([_message(stored) for stored in answer.given if stored.id not in have])
 
     def peek(self, key: str) -> Sequence[Message]:
@@ -385,38 +394,16 @@ class MemoryProvider:
         check_message_id(message_id, check_key(key))
         return self._step(key, lambda state, _: rules.purge(state, message_id))[1]
 
-    def _lost(self, key: str, owner: str, call: str) -> LeaseLost:
-        holder = self.get_lease_owner(key)
-        return LeaseLost(
-            f"{call} of key {key!r}: owner {owner!r} no longer holds it (holder: {holder!r}); nothing was changed, and "
-            "messages that were not settled are still stored",
-            key=key,
-            owner=owner,
-            holder=holder,
-        )
+    def _lost(self, call: str, key: str, owner: str) -> LeaseLost:
+        return lease_lost(call, key, owner, self.get_lease_owner(key))
 
 
 def _message(stored: rules.Stored) -> Message:
-    return message_of(
-        stored.body,
-        id=stored.id,
-        attempt=stored.attempts,
-        stored_at_ms=stored.stored_ms,
-        due_at_ms=stored.due_ms,
-        promised=stored.promised,
-        last_error=stored.error,
-    )
+    return stored_message(stored, stored.body)
 
 
 def _dead_message(letter: rules.Dead) -> Message:
-    return message_of(
-        letter.body,
-        id=letter.id,
-        attempt=letter.attempts,
-        stored_at_ms=letter.stored_ms,
-        promised=True,
-        last_error=letter.error,
-    )
+    return dead_message(letter, letter.body)
 
 
 _MAKING = threading.Lock()

@@ -18,8 +18,8 @@ from incumbent.errors import ConfigurationError, LeaseLost
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.keys import split_key
 from incumbent.lease import _CURRENT, Lease, Stop
-from incumbent.providers import STAND_IN
 from incumbent.providers.memory import MemoryProvider
+from incumbent.stand_in import STAND_IN
 from incumbent.testing.clock import FakeClock
 from incumbent.validation import shown
 from incumbent.values import Message

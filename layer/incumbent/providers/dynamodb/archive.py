@@ -14,7 +14,7 @@ from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Item, Letter, Record, typed
 from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, contended, in_doubt
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
-from incumbent.providers.full import redrive_full
+from incumbent.providers.shared import redrive_full
 from incumbent.retry import search_is_over
 from incumbent.rules import Stored
 from incumbent.values import DeadLetter, Orphan

@@ -25,7 +25,7 @@ from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record, Reference
 from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
-from incumbent.providers.full import mailbox_full
+from incumbent.providers.shared import mailbox_full
 from incumbent.rules import KeyState, Stored
 from incumbent.values import Busy, Claim, Claimed, Duplicate, Idle, Origin, Policy, Routed
 

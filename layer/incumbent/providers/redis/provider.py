@@ -13,9 +13,9 @@ from typing import Any, cast
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, StoredFormatUnknown
-from incumbent.providers.full import mailbox_full, redrive_full
 from incumbent.providers.redis.names import Names
 from incumbent.providers.redis.server import REPEATED, Client, Place, Server, is_odd_record
+from incumbent.providers.shared import mailbox_full, redrive_full
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.rules import BEYOND, MAX_STORED, kept_pauses, shared
 from incumbent.validation import (

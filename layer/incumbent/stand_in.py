@@ -1,0 +1,42 @@
+"""The provider that a test puts in the place of every other one in its process; nothing stands in outside of tests."""
+
+from typing import Any, Final, TypeVar, cast
+
+W = TypeVar("W")
+
+
+class StandIn:
+    """A test's provider, which replaces the given one in the whole process.
+
+    It is process-wide because threads that a test starts do not inherit context variables.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a provider."""
+        self._provider: object | None = None
+        self.wakes: list[Any] | None = None
+        """While a provider stands in: where Lambda's waker keeps each wake instead of sending it."""
+
+    def get(self) -> object | None:
+        """Return the test's provider, or ``None``."""
+        return self._provider
+
+    def set(self, provider: object, wakes: list[Any] | None = None) -> object:
+        """Set the test's provider. Return the earlier state, for `reset`."""
+        before = (self._provider, self.wakes)
+        self._provider, self.wakes = provider, [] if wakes is None else wakes
+        return before
+
+    def reset(self, before: object) -> None:
+        """Restore an earlier state."""
+        self._provider, self.wakes = cast("tuple[object | None, list[Any] | None]", before)
+
+
+STAND_IN: Final = StandIn()
+"""The test's provider. Only ``incumbent.testing.stand_in`` sets it."""
+
+
+def staged(key: str, work: W) -> W:
+    """Wrap a key's runs by the test provider's method ``staged``, if it has one."""
+    around = getattr(STAND_IN.get(), "staged", None)
+    return work if around is None else cast("W", around(key, work))
