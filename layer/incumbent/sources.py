@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from incumbent.credentials import copied, without_credentials
@@ -22,7 +22,7 @@ class Source:
 
     ``synchronous``: a caller waits for the answer. A source of kind ``"caller"`` waits for an answer in a shape that
     only the application knows; ``name`` says which source it is. A source of kind ``"state-machine"`` takes every
-    answer for its task's result. ``headers`` are added to every HTTP answer.
+    answer for its task's result.
     """
 
     kind: Kind
@@ -30,7 +30,6 @@ class Source:
     synchronous: bool = False
     multi_value_headers: bool = False
     name: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def http(self) -> bool:
@@ -41,7 +40,7 @@ class Source:
         """Make the answer in the source's shape: an HTTP response, or the body for every other source."""
         if not self.http:
             return dict(body)
-        fields = {**self.headers, "content-type": "application/json", **(headers or {})}
+        fields = {**(headers or {}), "content-type": "application/json"}
         response: dict[str, Any] = {"statusCode": status, "body": json.dumps(body)}
         if self.multi_value_headers:
             response["multiValueHeaders"] = {name: [value] for name, value in fields.items()}

@@ -150,8 +150,8 @@ def plain(event: Any, context: Any) -> None:
         ({"key_jmespath": ""}, "not a JMESPath expression"),
         ({"key_jmespath": "a["}, "not a JMESPath expression"),
         ({"key_jmespath": 7}, "not a JMESPath expression"),
-        ({"key_jmespath": "powertool_json(body).id"}, "calls powertool_json"),
-        ({"key_jmespath": "a.b[?c == lower(d)] | [0]"}, "calls lower"),
+        ({"key_jmespath": "powertool_json(body).id"}, "a function that JMESPath does not have"),
+        ({"key_jmespath": "powertools_jsn(body).id"}, "a function that JMESPath does not have"),
         ({"key": "k", "message_id": len, "message_id_jmespath": "id"}, "not both"),
         ({"key": "k", "message_id": "id"}, "give a callable"),
         ({"key": "k", "message_id_jmespath": "id["}, "not a JMESPath expression"),
@@ -196,12 +196,11 @@ def test_refusal_names_the_handler() -> None:
 
 
 def test_unknown_option_is_refused() -> None:
-    """``leased`` by Python itself, ``leased_function`` with the options that it has."""
+    """As an argument that a function does not have, with those that it has."""
     wrong: dict[str, Any] = {"key": "k", "lease_ms": 1}
-    with pytest.raises(TypeError):
-        leased(**wrong)
-    with pytest.raises(ConfigurationError, match="no option lease_ms; it has answer_headers, clock, deliver"):
-        leased_function(**wrong)
+    for decorator in (leased, leased_function):
+        with pytest.raises(TypeError, match="no option lease_ms; it has answer_headers, clock, deliver"):
+            decorator(**wrong)
 
 
 def test_decorators_take_keywords_only() -> None:
@@ -323,6 +322,14 @@ def test_key_that_raises_is_missing(shop: Shop, options: dict[str, Any], event: 
     with pytest.raises(LeaseKeyMissing) as error:
         shop.handler(**options)(event, shop.context())
     assert isinstance(error.value.__cause__, cause)
+    assert shop.store.calls == []
+
+
+def test_function_that_jmespath_does_not_have_blames_the_expression(shop: Shop) -> None:
+    """Not the event: where it stands behind a value, it shows at the first event that has the value."""
+    handler = shop.handler(key_jmespath="a.b[?c == lower(d)] | [0].c")
+    with pytest.raises(ConfigurationError, match=r"Shop\.handler.*a function that JMESPath does not have.*lower"):
+        handler({"a": {"b": [{"c": "x", "d": "X"}]}}, shop.context())
     assert shop.store.calls == []
 
 

@@ -1,0 +1,187 @@
+"""Serves the events of one decorated function: reads each, runs or stores it, and answers its source."""
+
+import os
+import threading
+import warnings
+from typing import Any
+
+from incumbent import durable, observe, powertools, providers, results
+from incumbent.answers import ANSWERED, Answers
+from incumbent.calls import Calls
+from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
+from incumbent.errors import ConfigurationError
+from incumbent.lease import Lease
+from incumbent.options import CheckedOptions
+from incumbent.runs import Call, Runner, Work, as_stored
+from incumbent.sources import Source, source_of
+from incumbent.stand_in import STAND_IN, staged
+from incumbent.validation import flag
+from incumbent.values import Idle, Message
+from incumbent.wakers import LambdaWaker, Wake, Waker
+
+_WOKEN = Source(kind="plain", message_id=None)
+
+
+class Endpoint:
+    """Serves the events of one decorated function."""
+
+    def __init__(self, options: CheckedOptions, *, one_of_several: bool = False) -> None:
+        """Prepare for one function. ``one_of_several``: one invocation may call it more than once."""
+        self._options = options
+        self._one_of_several = one_of_several
+        self._calls = Calls(options, one_of_several=one_of_several)
+        self._answers = Answers(options)
+        self._metrics = powertools.from_env(os.environ)  # here, where Lambda's init has the most CPU
+        self._making = threading.Lock()
+        self._provider: LeaseProvider | None = None
+        self._auto_waker: Waker | None = None
+
+    def handle(self, event: Any, context: Any, work: Work) -> Any:
+        """Serve one event or resume event, and return its answer."""
+        wake = Wake.from_event(event)
+        if wake is None:
+            return self.handle_message(event, context, work, own_work=work)
+        durable.refuse(self._options.name, event, context)
+        call = self._calls.of_wake(wake, context)
+        outcome = Idle() if call is None else self._runner().serve(call, self._prepared(work, call))
+        return self._answers.answer(event, context, _WOKEN, call, outcome)
+
+    def handle_message(
+        self,
+        event: Any,
+        context: Any,
+        work: Work,
+        *,
+        own_work: Work,
+        own_event: Any = None,
+        hands_over: bool = False,
+    ) -> Any:
+        """Serve one event that is not a resume event.
+
+        ``own_work`` runs this invocation's own message, and ``work`` every other one. ``own_event`` is what the own
+        run gets, if not the event itself.
+        """
+        raised: list[BaseException] = []
+        source = source_of(event)
+        own_event = event if own_event is None else own_event
+        try:
+            if self._calls.passes(event):
+                no_lease: Any = None
+                return _watched(own_work, raised)(Message(id="unleased", event=own_event), no_lease)
+            durable.refuse(self._options.name, event, context)
+            self._answers.check_source(source)
+            call = self._calls.of_event(event, context, source, own_event, hands_over=hands_over)
+            if own_work is not work:
+                work = _by_owner(own_work, work, call)
+            outcome = self._runner().serve(call, _watched(self._prepared(work, call), raised))
+            return self._answers.answer(event, context, source, call, outcome)
+        except ANSWERED as error:
+            if not source.http or any(error is each for each in raised):
+                raise  # the handler's own errors go to its caller unchanged
+            return self._answers.error(source, error)
+
+    def has(self, wake: Wake) -> bool:
+        """Return whether the key of a resume event is in this function's keyspace."""
+        return self._calls.has(wake)
+
+    def waker(self) -> Waker | None:
+        """Return the waker in force."""
+        if self._options.waker != "auto":
+            return self._options.waker
+        if self._auto_waker is None and os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
+            self._auto_waker = LambdaWaker()
+        return self._auto_waker
+
+    def _prepared(self, work: Work, call: Call) -> Work:
+        """Add the checks around a run of the function."""
+        work = durable.held_to_the_end(self._options.name, work)
+        if self._options.logger is not None:
+            work = powertools.with_keys(self._options.logger, work)
+        return staged(call.full_key, _checked(work, call, answers=not self._one_of_several))
+
+    def _runner(self) -> Runner:
+        """Make a runner on the provider in force."""
+        options = self._options
+        return Runner(
+            self._provider_in_force(),
+            options.settings,
+            clock=options.clock,
+            waker=self.waker(),
+            observers=(
+                *observe.from_env(os.environ),
+                *self._metrics,
+                *([options.observer] if options.observer else []),
+            ),
+            on_result=options.on_result,
+            on_lost=options.on_lost,
+            on_dead_letter=options.on_dead_letter,
+        )
+
+    def _provider_in_force(self) -> LeaseProvider:
+        """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""
+        stand_in = STAND_IN.get()
+        if stand_in is not None:
+            return self._checked_provider(resolve_lease_provider(stand_in))
+        if flag(os.environ, "INCUMBENT_DISABLED"):
+            warnings.warn("INCUMBENT_DISABLED is set: every invocation runs at once", RuntimeWarning, stacklevel=2)
+            return NoopLeaseProvider()
+        with self._making:  # with the memory provider, two threads with one each would both own every key
+            if self._provider is None:
+                given = self._options.provider
+                made = providers.from_env() if given is None else resolve_lease_provider(given)
+                self._provider = self._checked_provider(made)
+            return self._provider
+
+    def _checked_provider(self, provider: LeaseProvider) -> LeaseProvider:
+        """Refuse a provider that stores no messages where the options need a mailbox."""
+        settings = self._options.settings
+        stores = is_mailbox(provider) or isinstance(provider, NoopLeaseProvider)
+        if not stores and (settings.when_busy == "enqueue" or settings.deliver == "all"):
+            raise ConfigurationError(
+                f"{self._options.name}: {type(provider).__name__} leases but stores no messages: choose "
+                "when_busy='reject' or 'skip' (and deliver='one'), or a provider with a mailbox"
+            )
+        return provider
+
+
+def _checked(work: Work, call: Call, *, answers: bool) -> Work:
+    """Check the result of the work: it is finished and, where it ``answers`` Lambda, Lambda can send it."""
+    own = None if call.message is None else call.message.id
+
+    def checked(message: Message, lease: Lease) -> Any:
+        result = work(message, lease)
+        results.check_done(result, lease.key)
+        if answers and not lease.deferred and any(each.id == own for each in lease.held):
+            results.check_answer(result, lease.key)
+        return result
+
+    return checked
+
+
+def _by_owner(own_work: Work, work: Work, call: Call) -> Work:
+    """Run the call's own message with ``own_work``, and every other one with ``work``.
+
+    If another event is stored under the own id, that one runs (M5: once per id), and it is not the call's.
+    """
+    own = call.message
+
+    def chosen(message: Message, lease: Lease) -> Any:
+        mine = message.event is call.event or (
+            own is not None and own.id == message.id and as_stored(own.event) == as_stored(message.event)
+        )
+        return (own_work if mine else work)(message, lease)
+
+    return chosen
+
+
+def _watched(work: Work, raised: list[BaseException]) -> Work:
+    """Note what the work raises, to tell the handler's errors from incumbent's."""
+
+    def watched(message: Message, lease: Lease) -> Any:
+        try:
+            return work(message, lease)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    return watched
