@@ -38,7 +38,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo docs test bench lint format test-all mutants soak sim interleavings pins clean
+.PHONY: help setup sam demo dist docs test bench lint format test-all mutants soak sim interleavings pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ test: setup sam lint ## lint, then every test, with coverage
 	$(PYTEST) $(REPEATED) $(addprefix --ignore=,$(ALSO))
 	$(PYTEST) $(MEASURED) --cov --cov-report=term
 	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
+
+dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment
+	$(BIN)/python -m tests.build.dist dist
 
 bench: setup ## measure what a cold start and a run cost, beside others
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'
@@ -112,7 +115,7 @@ pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releas
 	rm -rf .venv-pins .venv-sam
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-3.* site $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-3.* dist site $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # $(call install,extras): the package with these extras. The stamps come last, so that an installation that was cut off
 # is made again.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from incumbent import operations
+from incumbent import __version__, operations
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.keys import full_key, split_key
 from incumbent.local.files import load_json
@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="incumbent", description="Run incumbent's functions on this machine, and look after their store."
     )
+    parser.add_argument("--version", action="version", version=f"incumbent {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     replay = commands.add_parser("replay", help="send a scenario's events, and report what became of them")

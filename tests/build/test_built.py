@@ -21,7 +21,8 @@ from tests.build.conftest import ROOT, SAM, Built, sam
 
 EVENTS = ROOT / "events"
 PACKAGES = {"aws_lambda_powertools", "incumbent", "jmespath", "redis", "typing_extensions"}
-LEFT_OUT = ("cli.py", "local", "operations.py", "testing")  # what only people at a terminal and tests use
+# What only people at a terminal and tests use.
+LEFT_OUT = ("__main__.py", "cli.py", "local", "operations.py", "testing")
 
 
 def test_sam_finds_nothing_wrong(sam_home: Path) -> None:
