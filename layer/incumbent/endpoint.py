@@ -12,6 +12,7 @@ from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, res
 from incumbent.errors import ConfigurationError
 from incumbent.lease import Lease
 from incumbent.options import CheckedOptions
+from incumbent.policies import note_policy
 from incumbent.runs import Call, Runner, Work, as_stored
 from incumbent.sources import Source, source_of
 from incumbent.stand_in import STAND_IN, staged
@@ -121,7 +122,7 @@ class Endpoint:
         """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""
         stand_in = STAND_IN.get()
         if stand_in is not None:
-            return self._checked_provider(resolve_lease_provider(stand_in))
+            return self._checked_provider(resolve_lease_provider(stand_in), stand_in)
         if flag(os.environ, "INCUMBENT_DISABLED"):
             warnings.warn("INCUMBENT_DISABLED is set: every invocation runs at once", RuntimeWarning, stacklevel=2)
             return NoopLeaseProvider()
@@ -129,12 +130,13 @@ class Endpoint:
             if self._provider is None:
                 given = self._options.provider
                 made = providers.from_env() if given is None else resolve_lease_provider(given)
-                self._provider = self._checked_provider(made)
+                self._provider = self._checked_provider(made, given)
             return self._provider
 
-    def _checked_provider(self, provider: LeaseProvider) -> LeaseProvider:
-        """Refuse a provider that stores no messages where the options need a mailbox."""
+    def _checked_provider(self, provider: LeaseProvider, given: object | None) -> LeaseProvider:
+        """Refuse a provider that stores no messages where the options need a mailbox. Note the policy for it."""
         settings = self._options.settings
+        note_policy(settings.policy, keyspace=self._calls.keyspace(), provider=given)
         stores = is_mailbox(provider) or isinstance(provider, NoopLeaseProvider)
         if not stores and (settings.when_busy == "enqueue" or settings.deliver == "all"):
             raise ConfigurationError(

@@ -1,11 +1,12 @@
-"""The policy in force: one for all callers of a keyspace, read from one place."""
+"""The policy in force: one for all callers of a keyspace, read from one place, and a difference is noticed."""
 
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import fields
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from incumbent.errors import ConfigurationError
 from incumbent.validation import shown
@@ -31,15 +32,46 @@ def policy_in_force(given: Policy | None, *, environ: Mapping[str, str] | None =
     said = _read(text)
     if given is None or given == said:
         return said
-    differ = [name for name in _NAMES if getattr(given, name) != getattr(said, name)]
     warnings.warn(
-        f"policy= differs from {VARIABLE} ("
-        + ", ".join(f"{name}: {getattr(given, name)!r}, not {getattr(said, name)!r}" for name in differ)
-        + "): leased, send and status of a keyspace need the same policy",
-        RuntimeWarning,
-        stacklevel=3,
+        f"policy= differs from {VARIABLE} ({_differences(given, said)}): {_NEEDED}", RuntimeWarning, stacklevel=3
     )
     return given
+
+
+def note_policy(policy: Policy, *, keyspace: str, provider: object | None) -> None:
+    """Note that this process uses the keyspace with this policy; warn if it has used it with another one.
+
+    ``provider`` is the one that the caller was given, or ``None`` for the environment's. A provider that cannot be
+    weakly referenced is not watched. With ``INCUMBENT_POLICY`` set, `policy_in_force` has warned already.
+    """
+    if os.environ.get(VARIABLE, "").strip():
+        return
+    seen: MutableMapping[Any, dict[str, Policy]] = _SEEN_OF_PROVIDERS
+    store: object = provider
+    if provider is None:
+        seen, store = _SEEN_OF_ENVIRONMENTS, tuple(os.environ.get(name) for name in _STORE_VARIABLES)
+    try:
+        first = seen.setdefault(store, {}).setdefault(keyspace, policy)
+    except TypeError:
+        return
+    if first != policy:
+        warnings.warn(
+            f"keyspace {keyspace!r} is used with two policies in this process ({_differences(policy, first)}): "
+            f"{_NEEDED}; set {VARIABLE}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_NEEDED = "leased, send and status of a keyspace need the same policy"
+_STORE_VARIABLES = ("INCUMBENT_PROVIDER", "INCUMBENT_TABLE_NAME", "INCUMBENT_REDIS_URL", "INCUMBENT_KEY_PREFIX")
+_SEEN_OF_PROVIDERS: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
+_SEEN_OF_ENVIRONMENTS: dict[Any, dict[str, Policy]] = {}
+
+
+def _differences(given: Policy, other: Policy) -> str:
+    pairs = ((name, getattr(given, name), getattr(other, name)) for name in _NAMES)
+    return ", ".join(f"{name}: {mine!r}, not {theirs!r}" for name, mine, theirs in pairs if mine != theirs)
 
 
 def _read(text: str) -> Policy:

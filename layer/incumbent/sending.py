@@ -19,7 +19,7 @@ from incumbent.contract import (
 from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
 from incumbent.keys import check_keyspace, full_key
 from incumbent.owners import new_ticket, random_name
-from incumbent.policies import policy_in_force
+from incumbent.policies import note_policy, policy_in_force
 from incumbent.runs import describe
 from incumbent.sources import stored_form
 from incumbent.stand_in import STAND_IN
@@ -73,13 +73,15 @@ def send(
     check_waker(waker)
     chosen_policy = policy_in_force(policy)
     mailbox, name = _mailbox(provider), _function(target)
-    full = _full_key(key, keyspace, name)
+    space = _keyspace(key, keyspace, name)
+    full = full_key(space, key)
+    note_policy(chosen_policy, keyspace=space, provider=STAND_IN.get() or provider)
     given = random_name() if message_id is None else message_id
     stored = store(event)
     results.refuse_unfinished(stored, f"send to key {key!r}: store")
     message = Message(id=fit_message_id(given), event=stored)
     ticket = new_ticket()
-    origin = Origin(keyspace=keyspace if keyspace is not None else _name(name), target=name)
+    origin = Origin(keyspace=space, target=name)
     observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))
 
     def told(fact: observe.FactName, **said: Any) -> None:
@@ -136,8 +138,11 @@ def status(
     backend = _mailbox(provider)
     if not is_archive(backend):
         raise ConfigurationError(f"{type(backend).__name__} cannot look up messages")
-    full = _full_key(key, keyspace, _function(target))
-    return backend.find(full, fit_message_id(message_id), policy=policy_in_force(policy)) or "unknown"
+    chosen_policy = policy_in_force(policy)
+    space = _keyspace(key, keyspace, _function(target))
+    full = full_key(space, key)
+    note_policy(chosen_policy, keyspace=space, provider=STAND_IN.get() or provider)
+    return backend.find(full, fit_message_id(message_id), policy=chosen_policy) or "unknown"
 
 
 def _mailbox(provider: object | None) -> Mailbox:
@@ -173,10 +178,10 @@ def _name(target: str | None) -> str:
             return ""
 
 
-def _full_key(key: str, keyspace: str | None, target: str | None) -> str:
+def _keyspace(key: str, keyspace: str | None, target: str | None) -> str:
     space = _name(target) if keyspace is None else check_keyspace(keyspace)
     if keyspace is None and not space:
         raise ConfigurationError(
             f"send to key {key!r}: give target= (or INCUMBENT_TARGET), the function to wake, or keyspace=", key=key
         )
-    return full_key(space, key)
+    return space

@@ -67,10 +67,63 @@ def test_policy_is_read_from_one_place(shop: Shop, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("decorate", [leased, leased_function])
-def test_policy_that_was_given_wins(shop: Shop, decorate: Any) -> None:
-    """Without the variable nothing is said."""
-    assert set(use(shop, decorate, POLICY).values()) == {POLICY}
-    assert set(use(shop, decorate, None).values()) == {Policy()}
+@pytest.mark.parametrize("policy", [POLICY, None])
+def test_policy_that_was_given_wins(shop: Shop, decorate: Any, policy: Policy | None) -> None:
+    """Without the variable nothing is said, as long as all give the same one."""
+    assert set(use(shop, decorate, policy).values()) == {policy or Policy()}
+    assert set(use(shop, decorate, policy).values()) == {policy or Policy()}
+
+
+def uses(shop: Shop, policy: Policy | None, keyspace: str = "shop") -> dict[str, Any]:
+    """All ways to use a keyspace, without the variable."""
+    options: dict[str, Any] = {"keyspace": keyspace, "provider": shop.store, "policy": policy}
+    more = {**options, "key": "a", "clock": shop.clock}
+    return {
+        "leased": lambda: leased(**more, waker=None)(nothing)({}, context(shop.clock)),
+        "leased_function": lambda: leased_function(**more)(nothing)({}, context(shop.clock)),
+        "send": lambda: send("b", {}, message_id="m", waker=None, **options),
+        "status": lambda: status("b", "m", **options),
+    }
+
+
+@pytest.mark.parametrize("second", ["leased", "leased_function", "send", "status"])
+@pytest.mark.parametrize("first", ["leased", "leased_function", "send", "status"])
+def test_two_policies_of_a_keyspace_are_noticed_within_a_process(shop: Shop, first: str, second: str) -> None:
+    """Where the second one is used: by any of them after any of them, also if one of the two gives none."""
+    uses(shop, POLICY)[first]()
+    uses(shop, Policy(), keyspace="other")[second]()
+    uses(shop, POLICY)[second]()
+    for policy in (None, Policy()):
+        with pytest.warns(RuntimeWarning, match=r"keyspace 'shop' is used with two policies.*max_attempts: 5, not 3"):
+            uses(shop, policy)[second]()
+
+
+def test_two_stores_may_have_two_policies_for_one_keyspace(shop: Shop) -> None:
+    """They share no message."""
+    uses(shop, POLICY)["send"]()
+    uses(Shop(), None)["send"]()
+
+
+def test_store_of_the_environment_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes a provider of it."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
+    monkeypatch.setenv("INCUMBENT_KEY_PREFIX", "two-policies")
+    options: dict[str, Any] = {"key": "a", "keyspace": "two-policies"}
+    leased(**options, policy=POLICY)(nothing)({}, None)
+    with pytest.warns(RuntimeWarning, match="two policies"):
+        leased(**options)(nothing)({}, None)
+    with pytest.warns(RuntimeWarning, match="two policies"):
+        status("a", "m", keyspace="two-policies")
+
+
+def test_difference_is_told_once_where_the_variable_is_set(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable's own warning."""
+    monkeypatch.setenv("INCUMBENT_POLICY", SAID)
+    uses(shop, None)["send"]()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        uses(shop, Policy())["send"]()
+    assert ["differs from INCUMBENT_POLICY" in str(each.message) for each in told] == [True]
 
 
 def test_difference_is_noticed_by_each_of_them(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
