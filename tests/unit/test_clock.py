@@ -2,10 +2,13 @@
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
+from incumbent import leased
 from incumbent.clock import SYSTEM_CLOCK, Moment, deadline, margin_ms
+from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 
 
@@ -89,13 +92,26 @@ def test_system_clock_counts_in_milliseconds(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_fake_clock_stands_still_until_it_is_moved() -> None:
-    """Both of its clocks then go on by as much, from values that differ."""
+    """Both of its clocks then go on by as much."""
     clock = FakeClock(wall_ms=1_000, mono_ms=7)
     assert clock.now() == clock.now() == Moment(7, 1_000)
     clock.advance(5)
     clock.sleep_ms(10)
     assert clock.now() == Moment(22, 1_015)
-    assert FakeClock().now().mono_ms != FakeClock().now().wall_ms
+
+
+def test_store_on_a_fake_clock_serves_a_handler_on_the_systems() -> None:
+    """It starts at the present, so that no lease that it grants is over before it begins."""
+    before = SYSTEM_CLOCK.now()
+    clock = FakeClock()
+    assert before.mono_ms <= clock.now().mono_ms <= SYSTEM_CLOCK.now().mono_ms
+    assert before.wall_ms <= clock.now().wall_ms <= SYSTEM_CLOCK.now().wall_ms
+
+    @leased(key="k", keyspace="s", provider=MemoryProvider(clock=clock))
+    def handler(event: Any, context: Any) -> str:
+        return "ran"
+
+    assert handler({}, None) == "ran"
 
 
 def test_fake_clock_does_not_run_backwards() -> None:

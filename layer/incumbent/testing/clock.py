@@ -2,7 +2,7 @@
 
 import threading
 
-from incumbent.clock import Moment
+from incumbent.clock import SYSTEM_CLOCK, Moment
 
 _MILLION = 1_000_000
 
@@ -10,15 +10,17 @@ _MILLION = 1_000_000
 class FakeClock:
     """One machine's two clocks, which stand still until they are moved. Safe to use from several threads.
 
-    They start at values that differ, so that code which mixes them up is seen. ``drift_ppm`` is by how many parts in
-    a million both run faster than true time (slower, if negative), for tests in which two machines disagree.
+    They start at the present unless they are given values, so that a store on this clock can serve a handler on the
+    system's. ``drift_ppm`` is by how many parts in a million both run faster than true time (slower, if negative), for
+    tests in which two machines disagree.
     """
 
-    def __init__(self, *, wall_ms: int = 1_800_000_000_000, mono_ms: int = 5_000_000, drift_ppm: int = 0) -> None:
-        """Begin at ``wall_ms`` (epoch milliseconds) and ``mono_ms``."""
+    def __init__(self, *, wall_ms: int | None = None, mono_ms: int | None = None, drift_ppm: int = 0) -> None:
+        """Begin at ``wall_ms`` (epoch milliseconds) and ``mono_ms``. Default: what the system's clocks show."""
+        present = SYSTEM_CLOCK.now()
         self._lock = threading.Lock()
-        self._wall_ms = wall_ms
-        self._mono_ms = mono_ms
+        self._wall_ms = present.wall_ms if wall_ms is None else wall_ms
+        self._mono_ms = present.mono_ms if mono_ms is None else mono_ms
         self._drift_ppm = drift_ppm
         self._true_ms = 0
 
