@@ -15,7 +15,7 @@ from incumbent.local import LocalLambda
 from incumbent.local.report import Answer, Fact, Summary, read_facts, summarise
 from incumbent.providers import from_env
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
-from tests.end_to_end.places import PLACES, Place, dynamodb_place, memory_place, redis_place
+from tests.end_to_end.stores import STORES, ObservedStore, dynamodb_store, memory_store, redis_store
 
 TEMPLATE = Path(__file__).parent / "app" / "template.yaml"
 RECOVERY = Path(__file__).parent / "app" / "recovery.yaml"
@@ -75,17 +75,17 @@ def store(request: pytest.FixtureRequest, valkey_server: ValkeyServer) -> Store:
     return Store(name=request.param, environment=environment, provider=provider, mailbox=mailbox)
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+@pytest.fixture(params=STORES)
+def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
     """Every store in turn."""
     match request.param:
         case "memory":
-            yield memory_place()
+            yield memory_store()
         case "redis":
-            with redis_place(request.getfixturevalue("valkey_server")) as found:
+            with redis_store(request.getfixturevalue("valkey_server")) as found:
                 yield found
         case name:
-            with dynamodb_place(name, request.getfixturevalue(f"{name}_server")) as found:
+            with dynamodb_store(name, request.getfixturevalue(f"{name}_server")) as found:
                 yield found
 
 

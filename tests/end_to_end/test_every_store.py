@@ -12,7 +12,7 @@ import pytest
 from incumbent import Lease, Message, Origin, Policy, Wake, leased, send
 from incumbent.sweeper import sweep
 from tests.budgets import budget
-from tests.end_to_end.places import PLACES, Place
+from tests.end_to_end.stores import STORES, ObservedStore
 from tests.unit.stage import context
 
 TTL_MS = 30_000
@@ -20,28 +20,28 @@ ORIGIN = Origin(keyspace="k", target="handler")
 LEFT_MS = 8_000  # of an invocation: less than a renewal takes, so that no heartbeat moves a clock
 
 
-def sent(place: Place, full_key: str, **event: Any) -> str:
+def sent(observed: ObservedStore, full_key: str, **event: Any) -> str:
     """Store a promised message on a free key; return the ticket that its function would be woken with."""
     ticket, message = f"ticket.of-{event['id']}", Message(id=event["id"], event=event)
-    place.provider.claim(full_key, ticket, TTL_MS, message, as_ticket=True, origin=ORIGIN, policy=POLICY)
+    observed.provider.claim(full_key, ticket, TTL_MS, message, as_ticket=True, origin=ORIGIN, policy=POLICY)
     return ticket
 
 
-def handler_of(place: Place, work: Callable[..., Any], **options: Any) -> Callable[[Any, str], Any]:
+def handler_of(observed: ObservedStore, work: Callable[..., Any], **options: Any) -> Callable[[Any, str], Any]:
     """Decorate a handler; return what invokes it under a request id."""
     chosen: dict[str, Any] = {"key_jmespath": "key", "keyspace": "k", "target": "handler", "waker": None, **options}
 
-    @leased(message_id_jmespath="id", provider=place.provider, clock=place.clock, **chosen)
+    @leased(message_id_jmespath="id", provider=observed.provider, clock=observed.clock, **chosen)
     def handler(event: dict[str, Any], _context: object, **more: Lease) -> Any:
         return work(event, more["lease"])
 
     def invoke(event: Any, request_id: str) -> Any:
-        return handler(event, context(place.clock, time_left_ms=LEFT_MS, request_id=request_id))
+        return handler(event, context(observed.clock, time_left_ms=LEFT_MS, request_id=request_id))
 
     return invoke
 
 
-def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
+def test_wake_that_arrives_twice_at_once_runs_once(observed: ObservedStore) -> None:
     """The same resume event to two workers at one moment, a hundred times (M9)."""
     # H53: asynchronous invocations may be delivered twice.
     rounds = 100
@@ -50,7 +50,7 @@ def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
     def work(event: dict[str, Any], _: Lease) -> None:
         runs[event["id"]] += 1
 
-    invoke = handler_of(place, work)
+    invoke = handler_of(observed, work)
     barrier = threading.Barrier(2)
     answers: list[str] = []
 
@@ -59,7 +59,7 @@ def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
             wake = Wake(key=f"k/{round_no}", ticket=f"ticket.of-m{round_no}", target=None)
             barrier.wait(timeout=20)
             if number == 0:
-                sent(place, wake.key, id=f"m{round_no}")
+                sent(observed, wake.key, id=f"m{round_no}")
             barrier.wait(timeout=20)
             answers.append(invoke(wake.to_event(), f"worker-{number}")["status"])
 
@@ -72,7 +72,7 @@ def test_wake_that_arrives_twice_at_once_runs_once(place: Place) -> None:
     assert Counter(answers) == {"resumed": rounds, "idle": rounds}
 
 
-def test_outage_of_twenty_seconds_leaves_no_dead_letters(place: Place) -> None:
+def test_outage_of_twenty_seconds_leaves_no_dead_letters(observed: ObservedStore) -> None:
     """Every message fails while what the handler calls is down, and each is handled once when it is back (M6)."""
     gone_ms = 0
     handled: list[str] = []
@@ -84,25 +84,25 @@ def test_outage_of_twenty_seconds_leaves_no_dead_letters(place: Place) -> None:
             raise ConnectionError("the model is down")
         handled.append(event["id"])
 
-    invoke = handler_of(place, work)
-    sent(place, "k/a", id="m0")
+    invoke = handler_of(observed, work)
+    sent(observed, "k/a", id="m0")
     for number in range(1, 4):
         message = Message(id=f"m{number}", event={"id": f"m{number}"})
-        place.provider.claim("k/a", f"sender {number}", TTL_MS, message)
-    place.provider.release_lease("k/a", "ticket.of-m0")
+        observed.provider.claim("k/a", f"sender {number}", TTL_MS, message)
+    observed.provider.release_lease("k/a", "ticket.of-m0")
 
     def wake(wake: Wake, /) -> None:
         invoke({**wake.to_event()}, f"swept after {gone_ms}")
 
     while len(handled) < 4:
         assert gone_ms <= 90_000, (handled, attempts)
-        sweep(place.provider, wake, clock=place.clock)
-        place.pass_time(5_000)
+        sweep(observed.provider, wake, clock=observed.clock)
+        observed.pass_time(5_000)
         gone_ms += 5_000
     assert handled == ["m0", "m1", "m2", "m3"]
     assert max(attempts) < Policy().max_attempts
-    assert list(place.provider.dead_letters("k/a", 10)) == []
-    assert list(place.provider.peek("k/a")) == []
+    assert list(observed.provider.dead_letters("k/a", 10)) == []
+    assert list(observed.provider.peek("k/a")) == []
 
 
 HTTP = {"requestContext": {"http": {"method": "POST"}, "requestId": "r"}}
@@ -121,9 +121,9 @@ RUNS = {  # moto takes some 30 ms for a run
 class Mixture:
     """A handler to which everything happens, and a waker that keeps wakes until they are delivered."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.invoke = handler_of(place, self.work, waker=self.wakes_later, policy=POLICY)
+    def __init__(self, observed: ObservedStore) -> None:
+        self.observed = observed
+        self.invoke = handler_of(observed, self.work, waker=self.wakes_later, policy=POLICY)
         self.wakes: list[Wake] = []
         self.runs = 0
         self.deferred: set[str] = set()
@@ -154,7 +154,7 @@ class Mixture:
         event: dict[str, Any] = {"key": str(number % KEYS), "id": f"m{number}", "kind": kind, "fill": fill}
         if kind in {"fails once", "dies"}:  # promised, so that the mailbox retries it
             full = f"k/{event['key']}"
-            self.wakes.append(Wake(key=full, ticket=sent(self.place, full, **event), target=None))
+            self.wakes.append(Wake(key=full, ticket=sent(self.observed, full, **event), target=None))
             self.died |= {event["id"]} if kind == "dies" else set()
         else:
             more = HTTP if kind == "http" else {}
@@ -170,18 +170,18 @@ class Mixture:
 
     def sweep(self) -> int:
         """Let pauses pass, and wake whoever left something behind."""
-        self.place.pass_time(1_500)
-        swept = sweep(self.place.provider, self.wakes_later, clock=self.place.clock)
+        self.observed.pass_time(1_500)
+        swept = sweep(self.observed.provider, self.wakes_later, clock=self.observed.clock)
         self.deliver()
         return swept.found
 
 
-def test_nothing_stays_behind_after_many_mixed_runs(place: Place) -> None:
+def test_nothing_stays_behind_after_many_mixed_runs(observed: ObservedStore) -> None:
     """Small, large, failed, dropped, deferred, handed over, dead: what is left at the end goes by itself (H59, H60)."""
     chance = random.Random(4)  # noqa: S311 - repeatable is what it must be
-    mixture = Mixture(place)
+    mixture = Mixture(observed)
     number = 0
-    while mixture.runs < RUNS[place.name]:
+    while mixture.runs < RUNS[observed.name]:
         number += 1
         mixture.bring(number, chance.choice(KINDS), chance.choice(("", LARGE)))
         if number % 25 == 0:
@@ -190,18 +190,18 @@ def test_nothing_stays_behind_after_many_mixed_runs(place: Place) -> None:
         pass
 
     keys = [f"k/{number}" for number in range(KEYS)]
-    letters = [letter.message.id for key in keys for letter in place.provider.dead_letters(key, number)]
+    letters = [letter.message.id for key in keys for letter in observed.provider.dead_letters(key, number)]
     assert sorted(letters) == sorted(mixture.died)
-    assert [message for key in keys for message in place.provider.peek(key)] == []
-    left = place.left()
+    assert [message for key in keys for message in observed.provider.peek(key)] == []
+    left = observed.left()
     assert [name for name, goes in left.items() if not goes] == []
     kinds = Counter(kind_of(name) for name in left)
     assert set(kinds) <= {"state", "ended", "dead", "letters"}
     assert kinds["state"] <= len(keys)
     for key in keys:
         for message_id in mixture.died:
-            place.provider.purge(key, message_id)
-    assert {kind_of(name) for name in place.left()} <= {"state", "ended"}
+            observed.provider.purge(key, message_id)
+    assert {kind_of(name) for name in observed.left()} <= {"state", "ended"}
 
 
 def kind_of(name: str) -> str:
@@ -212,22 +212,22 @@ def kind_of(name: str) -> str:
     return {"lease": "state", "dead": "dead", "body": "body"}[item.partition("#")[0]]
 
 
-@pytest.mark.parametrize("place", [name for name in PLACES if name != "memory"], indirect=True)
-def test_handing_over_adds_the_wake_and_no_request(place: Place) -> None:
+@pytest.mark.parametrize("observed", [name for name in STORES if name != "memory"], indirect=True)
+def test_handing_over_adds_the_wake_and_no_request(observed: ObservedStore) -> None:
     """The owner spares the last settle, which is the successor's, as its claim is: both are those of any run (M10)."""
-    mixture = Mixture(place)
-    in_place = handler_of(place, mixture.work, waker=None)
+    mixture = Mixture(observed)
+    in_place = handler_of(observed, mixture.work, waker=None)
 
     def event(key: str, meanwhile: int) -> dict[str, Any]:
         return {**HTTP, "key": key, "id": f"m{key}", "fill": "", "meanwhile": meanwhile}
 
-    alone = place.counted(lambda: mixture.invoke(event("a", 0), "alone"))
-    without = place.counted(lambda: in_place(event("b", 1), "in place"))
+    alone = observed.counted(lambda: mixture.invoke(event("a", 0), "alone"))
+    without = observed.counted(lambda: in_place(event("b", 1), "in place"))
     assert mixture.runs == 3
-    owner = place.counted(lambda: mixture.invoke(event("c", 1), "owner"))
+    owner = observed.counted(lambda: mixture.invoke(event("c", 1), "owner"))
     assert mixture.runs == 4
     assert len(mixture.wakes) == 1
-    successor = place.counted(mixture.deliver)
+    successor = observed.counted(mixture.deliver)
     assert mixture.runs == 5
 
     assert sum(alone.values()) == 2
@@ -235,17 +235,19 @@ def test_handing_over_adds_the_wake_and_no_request(place: Place) -> None:
     assert successor == alone
 
 
-def test_send_is_one_request_and_one_wake(place: Place) -> None:
+def test_send_is_one_request_and_one_wake(observed: ObservedStore) -> None:
     """A claim under a ticket stores the message and holds the key for whoever is woken (M9)."""
     wakes: list[Wake] = []
 
     def once(number: int) -> int:
         def sends() -> object:
-            return send("a", {}, message_id=f"m{number}", target="handler", provider=place.provider, waker=wakes.append)
+            return send(
+                "a", {}, message_id=f"m{number}", target="handler", provider=observed.provider, waker=wakes.append
+            )
 
-        return sum(place.counted(sends).values())
+        return sum(observed.counted(sends).values())
 
     routed = {"memory": 0, "redis": 1, "moto": 2, "dynalite": 3}  # dynalite returns no old item: one read more
-    assert once(1) == (0 if place.name == "memory" else 1)
-    assert once(2) == routed[place.name]
+    assert once(1) == (0 if observed.name == "memory" else 1)
+    assert once(2) == routed[observed.name]
     assert [wake.key for wake in wakes] == ["handler/a"]

@@ -8,15 +8,15 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from incumbent import Lease, Policy, leased, leased_function
-from tests.end_to_end.places import Place
+from tests.end_to_end.stores import ObservedStore
 from tests.unit import stage
 
 LEFT_MS = 8_000
 
 
-def context(place: Place, request_id: str) -> Any:
+def context(observed: ObservedStore, request_id: str) -> Any:
     """An invocation's."""
-    return stage.context(place.clock, time_left_ms=LEFT_MS, request_id=request_id)
+    return stage.context(observed.clock, time_left_ms=LEFT_MS, request_id=request_id)
 
 
 def batch(*records: tuple[str, str]) -> dict[str, Any]:
@@ -54,10 +54,10 @@ BODIES = {
 
 
 @pytest.mark.parametrize("size", BODIES)
-def test_record_on_a_free_key_is_run(place: Place, size: str) -> None:
+def test_record_on_a_free_key_is_run(observed: ObservedStore, size: str) -> None:
     """By both decorators; nothing is left of it."""
     seen: list[str] = []
-    options: dict[str, Any] = {"keyspace": "k", "provider": place.provider, "clock": place.clock, "waker": None}
+    options: dict[str, Any] = {"keyspace": "k", "provider": observed.provider, "clock": observed.clock, "waker": None}
 
     @leased(key="one", **options)
     def handler(event: dict[str, Any], _: object) -> None:
@@ -68,22 +68,22 @@ def test_record_on_a_free_key_is_run(place: Place, size: str) -> None:
         seen.append(record.body)
 
     event = batch(("m1", BODIES[size]))
-    handler(event, context(place, "r1"))
+    handler(event, context(observed, "r1"))
     answer = process_partial_response(
         event=event,
         record_handler=apply,
         processor=BatchProcessor(event_type=EventType.SQS),
-        context=context(place, "r2"),
+        context=context(observed, "r2"),
     )
     assert answer == {"batchItemFailures": []}
     assert seen == [BODIES[size]] * 2
-    assert [place.provider.peek(key) for key in ("k/one", "k/two")] == [(), ()]
+    assert [observed.provider.peek(key) for key in ("k/one", "k/two")] == [(), ()]
 
 
-def test_record_behind_an_owner_is_promised_and_run(place: Place) -> None:
+def test_record_behind_an_owner_is_promised_and_run(observed: ObservedStore) -> None:
     """The queue deletes it, so it is stored whole; its owner runs it next."""
     seen: list[int] = []
-    options: dict[str, Any] = {"keyspace": "k", "provider": place.provider, "clock": place.clock, "waker": None}
+    options: dict[str, Any] = {"keyspace": "k", "provider": observed.provider, "clock": observed.clock, "waker": None}
 
     @leased_function(key="two", **options)
     def apply(record: SQSRecord, lambda_context: Any, *, lease: Lease) -> None:
@@ -96,18 +96,18 @@ def test_record_behind_an_owner_is_promised_and_run(place: Place) -> None:
             event=batch((message_id, BODIES["900 KB"])),
             record_handler=apply,
             processor=BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False),
-            context=context(place, f"r-{message_id}"),
+            context=context(observed, f"r-{message_id}"),
         )
 
     assert deliver("m1") == {"batchItemFailures": []}
     assert seen == [900_000, 900_000]
-    assert place.provider.peek("k/two") == ()
+    assert observed.provider.peek("k/two") == ()
 
 
-def test_record_beyond_the_policy_is_its_own_failure(place: Place) -> None:
+def test_record_beyond_the_policy_is_its_own_failure(observed: ObservedStore) -> None:
     """M7: the queue keeps it, and the others of the batch run."""
     seen: list[str] = []
-    options: dict[str, Any] = {"keyspace": "k", "provider": place.provider, "clock": place.clock, "waker": None}
+    options: dict[str, Any] = {"keyspace": "k", "provider": observed.provider, "clock": observed.clock, "waker": None}
 
     @leased_function(key="two", policy=Policy(max_message_bytes=200_000), **options)
     def apply(record: SQSRecord, lambda_context: Any) -> None:
@@ -117,7 +117,7 @@ def test_record_beyond_the_policy_is_its_own_failure(place: Place) -> None:
         event=batch(("m1", BODIES["300 KB"]), ("m2", "small")),
         record_handler=apply,
         processor=BatchProcessor(event_type=EventType.SQS),
-        context=context(place, "r1"),
+        context=context(observed, "r1"),
     )
     assert answer == {"batchItemFailures": [{"itemIdentifier": "m1"}]}
     assert seen == ["m2"]

@@ -15,7 +15,7 @@ import pytest
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 
 from incumbent import Failure, Lease, LeaseUnavailable, Message, Policy, leased, leased_function
-from tests.end_to_end.places import Place
+from tests.end_to_end.stores import ObservedStore
 from tests.functions.test_sources import ORDER, SAMPLES, Sample, load
 from tests.unit.stage import Meddled, RecordingWaker, context, raising
 
@@ -69,11 +69,11 @@ SOURCES = [
 class Cell:
     """One source's message, and a function that takes it."""
 
-    def __init__(self, place: Place, source: Source, **options: Any) -> None:
-        self.provider, self.source = place.provider, source
-        self.meddled = Meddled(place.provider)
+    def __init__(self, observed: ObservedStore, source: Source, **options: Any) -> None:
+        self.provider, self.source = observed.provider, source
+        self.meddled = Meddled(observed.provider)
         self.do: Callable[[Lease], Any] = lambda _: DONE
-        self.clock = place.clock
+        self.clock = observed.clock
         self.keyspace = f"t{next(_numbers)}"
         self.key = f"{self.keyspace}/{ORDER}"
         self.id = source.message_id or "request"
@@ -83,7 +83,7 @@ class Cell:
             "keyspace": self.keyspace,
             "provider": self.meddled,
             "waker": None,
-            "clock": place.clock,
+            "clock": observed.clock,
             **options,
         }
         if chosen["waker"] == "recording":
@@ -336,12 +336,12 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_every_source_is_told_who_may_retry(place: Place, row: Row) -> None:
+def test_every_source_is_told_who_may_retry(observed: ObservedStore, row: Row) -> None:
     """A source retries until it was told "accepted"; from then on the mailbox does (M11, M3)."""
     found, expected = {}, {}
     # moto is slow, and dynalite speaks the same protocol: one source of each kind will do for it.
-    for source in {each.kind: each for each in SOURCES}.values() if place.name == "moto" else SOURCES:
-        cell = Cell(place, source, **row.options)
+    for source in {each.kind: each for each in SOURCES}.values() if observed.name == "moto" else SOURCES:
+        cell = Cell(observed, source, **row.options)
         row.how(cell)
         found[source.name] = (cell.told(), cell.afterwards())
         kind = source.kind

@@ -16,7 +16,7 @@ from aws_lambda_powertools.utilities.data_classes.kinesis_stream_event import Ki
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from incumbent import Lease, Policy, leased_function
-from tests.end_to_end.places import SKEW_MS, Place, dynamodb_place, memory_place, redis_place
+from tests.end_to_end.stores import SKEW_MS, ObservedStore, dynamodb_store, memory_store, redis_store
 from tests.end_to_end.test_who_may_retry import LEFT_MS
 from tests.functions.test_sources import load
 from tests.unit.stage import context
@@ -32,31 +32,31 @@ PROCESSORS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module", params=["memory", "redis", "moto"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
     """Each kind of store."""
     if request.param == "memory":
-        yield memory_place()
+        yield memory_store()
     elif request.param == "redis":
-        with redis_place(request.getfixturevalue("valkey_server")) as place:
-            yield place
+        with redis_store(request.getfixturevalue("valkey_server")) as observed:
+            yield observed
     else:
-        with dynamodb_place("moto", request.getfixturevalue("moto_server")) as place:
-            yield place
+        with dynamodb_store("moto", request.getfixturevalue("moto_server")) as observed:
+            yield observed
 
 
 class Batches:
     """A function of one record, a batch of numbered records of one key, and what ran in which order."""
 
-    def __init__(self, place: Place, kind: str, policy: Policy = BLOCK, **options: Any) -> None:
-        self.place, self.kind = place, kind
+    def __init__(self, observed: ObservedStore, kind: str, policy: Policy = BLOCK, **options: Any) -> None:
+        self.observed, self.kind = observed, kind
         self.ran: list[int] = []
         self.fails: set[int] = set()
 
         @leased_function(
             key=lambda _: "order",
             keyspace=f"batches-{next(_numbers)}",
-            provider=place.provider,
-            clock=place.clock,
+            provider=observed.provider,
+            clock=observed.clock,
             policy=policy,
             **options,
         )
@@ -84,15 +84,15 @@ class Batches:
             event={"Records": records},
             record_handler=self.apply,
             processor=processor,
-            context=context(self.place.clock, time_left_ms=LEFT_MS),  # type: ignore[arg-type]
+            context=context(self.observed.clock, time_left_ms=LEFT_MS),  # type: ignore[arg-type]
         )
         return [int(str(each["itemIdentifier"]).rpartition("-")[2]) for each in answer["batchItemFailures"]]
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
-def test_record_after_a_failed_one_of_its_key_waits(place: Place, kind: str) -> None:
+def test_record_after_a_failed_one_of_its_key_waits(observed: ObservedStore, kind: str) -> None:
     """In its batch, and in later ones; then all run in their order, each once more at most."""
-    batches = Batches(place, kind)
+    batches = Batches(observed, kind)
     batches.fails = {4}
     kept = batches.deliver(3, 4, 5, 6)
     assert batches.ran == [3, 4]
@@ -101,7 +101,7 @@ def test_record_after_a_failed_one_of_its_key_waits(place: Place, kind: str) -> 
     assert batches.ran == [3, 4]
 
     batches.fails = set()
-    batches.place.pass_time(60_000 + SKEW_MS)
+    batches.observed.pass_time(60_000 + SKEW_MS)
     assert batches.deliver(*kept) == []  # it comes again, and so do those behind it if their source kept them
     assert batches.ran[2] == 4
     assert sorted(batches.ran[3:]) == [5, 6, 7]
@@ -110,9 +110,9 @@ def test_record_after_a_failed_one_of_its_key_waits(place: Place, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
-def test_source_that_comes_again_during_the_pause_is_told_that_it_is_safe(place: Place, kind: str) -> None:
+def test_source_that_comes_again_during_the_pause_is_told_that_it_is_safe(observed: ObservedStore, kind: str) -> None:
     """It is the mailbox's to retry, and its source gives up no attempt of its own."""
-    batches = Batches(place, kind)
+    batches = Batches(observed, kind)
     batches.fails = {4}
     assert batches.deliver(4) == [4]
     for _ in range(3):
@@ -120,23 +120,23 @@ def test_source_that_comes_again_during_the_pause_is_told_that_it_is_safe(place:
     assert batches.ran == [4]
 
 
-def test_record_that_never_works_is_a_dead_letter_and_blocks_no_longer(place: Place) -> None:
+def test_record_that_never_works_is_a_dead_letter_and_blocks_no_longer(observed: ObservedStore) -> None:
     """After max_attempts of the mailbox, whichever of its source."""
     dead: list[str] = []
-    batches = Batches(place, "standard", on_dead_letter=lambda message: dead.append(message.id))
+    batches = Batches(observed, "standard", on_dead_letter=lambda message: dead.append(message.id))
     batches.fails = {4}
     assert batches.deliver(4, 5) == [4]
     for number in (6, 7, 8):
-        batches.place.pass_time(60_000 + SKEW_MS)
+        batches.observed.pass_time(60_000 + SKEW_MS)
         assert batches.deliver(number) == []
     assert dead == ["id-4"]
     assert batches.ran == [4, 4, 4, 5, 6, 7, 8]
     assert batches.deliver(4) == []  # its source is told what became of it
 
 
-def test_failed_record_leaves_where_later_ones_skip_ahead(place: Place) -> None:
+def test_failed_record_leaves_where_later_ones_skip_ahead(observed: ObservedStore) -> None:
     """on_error="skip", unless set: its source keeps it and brings it again, as ever."""
-    batches = Batches(place, "standard", policy=Policy())
+    batches = Batches(observed, "standard", policy=Policy())
     batches.fails = {4}
     assert batches.deliver(4, 5) == [4]
     assert batches.ran == [4, 5]
@@ -145,7 +145,7 @@ def test_failed_record_leaves_where_later_ones_skip_ahead(place: Place) -> None:
     assert batches.ran == [4, 5, 4]
 
 
-def test_call_that_nobody_would_know_again_is_not_kept(place: Place) -> None:
+def test_call_that_nobody_would_know_again_is_not_kept(observed: ObservedStore) -> None:
     """A message without an id of its own: kept, it would run beside the one that its caller brings again."""
     ran: list[int] = []
 
@@ -155,7 +155,11 @@ def test_call_that_nobody_would_know_again_is_not_kept(place: Place) -> None:
             raise ValueError("no")
 
     call = leased_function(
-        key="order", keyspace=f"batches-{next(_numbers)}", provider=place.provider, clock=place.clock, policy=BLOCK
+        key="order",
+        keyspace=f"batches-{next(_numbers)}",
+        provider=observed.provider,
+        clock=observed.clock,
+        policy=BLOCK,
     )(work)
     with pytest.raises(ValueError, match="no"):
         call({"n": 1})

@@ -22,9 +22,9 @@ Load = Callable[..., Sequence[ModuleType]]
 
 EVENTS = FUNCTIONS.parent / "events"
 BATCHES = ("sqs-standard", "sqs-fifo")
-PLACES = {"memory": "MemoryOrders", "redis": "RedisOrders", "moto": "DynamoDBOrders"}
+KEPT_IN = {"memory": "MemoryOrders", "redis": "RedisOrders", "moto": "DynamoDBOrders"}
 if dynalite_available():
-    PLACES["dynalite"] = "DynamoDBOrders"
+    KEPT_IN["dynalite"] = "DynamoDBOrders"
 
 # Two owners, the later one with the higher fence, as far apart as a store's microseconds put them.
 EARLIER, LATER = 1_793_610_930_412_000, 1_793_610_930_412_001
@@ -54,7 +54,7 @@ def kept(load: Load) -> ModuleType:
     return module
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=KEPT_IN)
 def orders(request: pytest.FixtureRequest, kept: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A place for orders, chosen by the environment as the function chooses it."""
     environment = {"INCUMBENT_PROVIDER": "memory"}
@@ -63,7 +63,7 @@ def orders(request: pytest.FixtureRequest, kept: ModuleType, monkeypatch: pytest
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     found = kept.orders_from_env()
-    assert type(found).__name__ == PLACES[request.param]
+    assert type(found).__name__ == KEPT_IN[request.param]
     yield found
     if hasattr(found, "client"):
         found.client.close()

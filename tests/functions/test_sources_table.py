@@ -24,7 +24,7 @@ from incumbent import (
     Wake,
     leased_function,
 )
-from tests.end_to_end.places import SKEW_MS, Place, dynamodb_place, memory_place, redis_place
+from tests.end_to_end.stores import SKEW_MS, ObservedStore, dynamodb_store, memory_store, redis_store
 from tests.end_to_end.test_who_may_retry import DONE, LEFT_MS, SOURCES, TTL_MS, Cell
 from tests.unit.stage import context, raising
 
@@ -37,30 +37,30 @@ Make: TypeAlias = Callable[..., "Story"]
 
 
 @pytest.fixture(scope="module", params=["memory", "redis", "moto"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
     """Each kind of store; the same with dynalite, in cluster mode and under faults is the conformance suite's."""
     if request.param == "memory":
-        yield memory_place()
+        yield memory_store()
     elif request.param == "redis":
-        with redis_place(request.getfixturevalue("valkey_server")) as place:
-            yield place
+        with redis_store(request.getfixturevalue("valkey_server")) as observed:
+            yield observed
     else:
-        with dynamodb_place("moto", request.getfixturevalue("moto_server")) as place:
-            yield place
+        with dynamodb_store("moto", request.getfixturevalue("moto_server")) as observed:
+            yield observed
 
 
 @pytest.fixture(params=CLASSES, ids=lambda source: source.kind)
-def make(request: pytest.FixtureRequest, place: Place) -> Make:
+def make(request: pytest.FixtureRequest, observed: ObservedStore) -> Make:
     """A message of one class of sources on one store, whose function has these options."""
-    return lambda **options: Story(place, request.param, **options)
+    return lambda **options: Story(observed, request.param, **options)
 
 
 class Story(Cell):
     """One message, told to the end."""
 
-    def __init__(self, place: Place, source: Any, **options: Any) -> None:
-        super().__init__(place, source, **options)
-        self.place = place
+    def __init__(self, observed: ObservedStore, source: Any, **options: Any) -> None:
+        super().__init__(observed, source, **options)
+        self.observed = observed
         self.ran: list[tuple[str, int]] = []
         self.work: Callable[[Lease], Any] = lambda _: DONE
         self.do = self._note
@@ -95,7 +95,7 @@ class Story(Cell):
 
     def expire(self) -> None:
         """Let every lease end, for strangers too, and then the pause of what died with its first run (M6)."""
-        self.place.pass_time(TTL_MS + SKEW_MS + Policy().pause_ms(1))
+        self.observed.pass_time(TTL_MS + SKEW_MS + Policy().pause_ms(1))
 
     def leave(self, *ids: str) -> None:
         """Let a dead owner leave messages."""
@@ -144,14 +144,14 @@ def test_raised_message_that_was_promised_is_run_by_the_mailbox(make: Make) -> N
     assert story.fails()
     assert story.told() in ACCEPTED
     assert story.next_given() == []
-    story.place.pass_time(1_000)
+    story.observed.pass_time(1_000)
     assert story.next_given() == [(story.id, 2)]
     assert story.told() in WELL
     assert story.ran == [(story.id, 1)]
 
 
 def test_deferred_message_goes_on_with_the_next_owner(make: Make) -> None:
-    """At its place, its delivery not counted (M6)."""
+    """At its observed, its delivery not counted (M6)."""
     story = make()
     story.work = lambda lease: lease.defer()
     assert story.told() in ACCEPTED
@@ -201,7 +201,7 @@ def test_message_behind_a_paused_one_waits_for_it(make: Make) -> None:
         assert story.told() in ACCEPTED
     assert story.afterwards() == "promised"
     assert story.next_given() == []
-    story.place.pass_time(1_000)
+    story.observed.pass_time(1_000)
     assert story.next_given() == [("m0", 2), (story.id, 1)]
     assert story.ran == []
 
@@ -214,7 +214,7 @@ def test_message_that_is_overtaken_by_a_pause_is_promised(make: Make) -> None:
     assert story.told() in ACCEPTED
     assert story.ran == [("m0", 1)]
     assert story.afterwards() == "promised"
-    story.place.pass_time(1_000)
+    story.observed.pass_time(1_000)
     assert story.next_given() == [("m0", 2), (story.id, 1)]
 
 

@@ -13,9 +13,9 @@ from tests.functions.conftest import table_on
 
 Load = Callable[..., Sequence[ModuleType]]
 
-PLACES = {"memory": "MemoryTranscripts", "redis": "RedisTranscripts", "moto": "DynamoDBTranscripts"}
+KEPT_IN = {"memory": "MemoryTranscripts", "redis": "RedisTranscripts", "moto": "DynamoDBTranscripts"}
 if dynalite_available():
-    PLACES["dynalite"] = "DynamoDBTranscripts"
+    KEPT_IN["dynalite"] = "DynamoDBTranscripts"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def transcript(load: Load) -> ModuleType:
     return module
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=KEPT_IN)
 def transcripts(
     request: pytest.FixtureRequest, transcript: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
@@ -50,7 +50,7 @@ def transcripts(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     found = transcript.transcripts_from_env()
-    assert type(found).__name__ == PLACES[request.param]
+    assert type(found).__name__ == KEPT_IN[request.param]
     yield found
     if hasattr(found, "client"):
         found.client.close()

@@ -91,8 +91,8 @@ class Caller:
             self.run_of(answer)
         return answer
 
-    def asking(self, call: str, **more: Any) -> Provider:
-        """Any other call of the provider."""
+    def intending(self, call: str, **more: Any) -> Provider:
+        """Return the provider for one other call, which is noted first."""
         self.intent = Intent(call=call, owner=self.owner, **more)
         return self.provider
 
@@ -124,7 +124,7 @@ def _send(caller: Caller) -> object:
     """As ``send`` does whose wake fails: the ticket gives the key up."""
     answer = caller.claim(f"t-{caller.name}", f"new-{caller.name}", as_ticket=True)
     if isinstance(answer, Claimed):
-        caller.asking("release").release_lease(KEY, answer.owner)
+        caller.intending("release").release_lease(KEY, answer.owner)
     return answer
 
 
@@ -152,47 +152,47 @@ def _die(caller: Caller) -> None:
 
 
 def _acquire(caller: Caller) -> None:
-    caller.asking("acquire").acquire_lease(KEY, f"x-{caller.name}", TTL_MS)
+    caller.intending("acquire").acquire_lease(KEY, f"x-{caller.name}", TTL_MS)
 
 
 def _acquire_and_claim(caller: Caller) -> object:
-    caller.asking("acquire").acquire_lease(KEY, f"x-{caller.name}", TTL_MS)
+    caller.intending("acquire").acquire_lease(KEY, f"x-{caller.name}", TTL_MS)
     return caller.claim(f"x-{caller.name}", None)
 
 
 def _take(caller: Caller) -> None:
-    taken = caller.asking("take").take(KEY, caller.owner, TTL_MS)
+    taken = caller.intending("take").take(KEY, caller.owner, TTL_MS)
     caller.given = tuple(message.id for message in taken)
 
 
 def _redrive(caller: Caller) -> None:
-    caller.asking("redrive", redrives="m1").redrive(KEY, "m1")
+    caller.intending("redrive", redrives="m1").redrive(KEY, "m1")
 
 
 def _purge(caller: Caller) -> None:
     caller.history.to_purge.add("m1")
-    if caller.asking("purge").purge(KEY, "m1"):
+    if caller.intending("purge").purge(KEY, "m1"):
         caller.history.was_purged("m1")
 
 
 def _release(caller: Caller) -> None:
-    caller.asking("release").release_lease(KEY, caller.owner)
+    caller.intending("release").release_lease(KEY, caller.owner)
 
 
 def _transfer(caller: Caller) -> object:
-    if caller.asking("transfer").transfer_lease(KEY, caller.owner, f"{caller.owner}+", TTL_MS):
+    if caller.intending("transfer").transfer_lease(KEY, caller.owner, f"{caller.owner}+", TTL_MS):
         caller.owner = f"{caller.owner}+"
         return caller.claim(caller.owner, None)
     return None
 
 
 def _beat(caller: Caller) -> None:
-    caller.asking("beat").beat(KEY, caller.owner, TTL_MS)
+    caller.intending("beat").beat(KEY, caller.owner, TTL_MS)
 
 
 def _look(caller: Caller) -> None:
     """All that only reads."""
-    provider = caller.asking("look")
+    provider = caller.intending("look")
     for message in provider.peek(KEY):
         if not message.event:
             raise Violation(f"peek shows {message.id} without its event")

@@ -43,7 +43,7 @@ def _expire(caller: Caller) -> None:
 
 
 def _free(caller: Caller) -> None:
-    caller.asking("release").release_lease(KEY, caller.owner)
+    caller.intending("release").release_lease(KEY, caller.owner)
     caller.owner, caller.given = "", ()
 
 
@@ -88,7 +88,7 @@ def _out_of_attempts(caller: Caller) -> None:
 def _acquired(caller: Caller, make: Callable[[Caller], object]) -> None:
     """An owner has taken the lease alone, and looked at no message yet."""
     make(caller)
-    caller.asking("acquire").acquire_lease(KEY, "o", TTL_MS)
+    caller.intending("acquire").acquire_lease(KEY, "o", TTL_MS)
     caller.owner = "o"
 
 

@@ -47,7 +47,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
             (DYNALITE,),
             (MOTO, f"{CONFORMANCE}::TestSeveral"),
             (SCHEDULES,),
-            ("tests/linearizability/test_between.py", "tests/faults", EVERY_STORE, *ON_DYNAMODB),
+            ("tests/linearizability/test_calls_between_requests.py", "tests/faults", EVERY_STORE, *ON_DYNAMODB),
         ),
     ),
     ("*", (UNIT, (SCHEDULES, EVERY_STORE, "tests/functions"), ("tests/faults",))),

@@ -10,10 +10,10 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 from incumbent.providers.dynamodb import DynamoDBProvider, item
 from incumbent.rules import KeyState
-from tests.simulation.asking import asked_by
 from tests.simulation.environment import Environment
 from tests.simulation.expressions import Item, holds, updated
 from tests.simulation.network import TIMEOUT_MS, Network, NoAnswer, Throttled
+from tests.simulation.simulated_provider import asked_by
 from tests.simulation.store import KEY, NOTHING_YET, Asked, Witness
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from typing import Any
 
 from incumbent import rules
 from incumbent.rules import Ended, KeyState, Stored
-from tests.simulation.asking import NO_BUGS, Bugs
 from tests.simulation.plans import STORES
+from tests.simulation.simulated_provider import NO_BUGS, Bugs
 from tests.simulation.store import Rules
 
 

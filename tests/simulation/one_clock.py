@@ -25,7 +25,7 @@ from incumbent.values import (
     Released,
     Routed,
 )
-from tests.simulation.asking import Asking, Parts, body_of, full, in_doubt, lost, messages_of
+from tests.simulation.simulated_provider import Parts, SimulatedProvider, body_of, full, in_doubt, lost, messages_of
 from tests.simulation.store import KEY, Asked
 
 
@@ -49,7 +49,7 @@ class _Heard:
         return self.state.owner if rules.owned(self.state, self.now_ms) else None
 
 
-class OneClockProvider(Asking):
+class OneClockProvider(SimulatedProvider):
     """Leases and a mailbox for the one simulated key, by the store's clock."""
 
     def __init__(self, parts: Parts) -> None:

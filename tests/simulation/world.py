@@ -12,17 +12,17 @@ from incumbent.runs import Call, Completed, Outcome, Postponed, Runner
 from incumbent.sweeper import sweep
 from incumbent.values import Duplicate, Message, Origin, Routed
 from incumbent.wakers import Wake
-from tests.simulation.asking import Parts
 from tests.simulation.dynamodb import Table, make_provider
 from tests.simulation.environment import Environment
-from tests.simulation.ghost import Ghost, Run
+from tests.simulation.invariants import Invariants, Run
 from tests.simulation.mutants import FAITHFUL, Mutant
 from tests.simulation.network import Faults, Network
 from tests.simulation.one_clock import OneClockProvider
 from tests.simulation.plans import TTL_MS, Arrival, Plan, plan_of
 from tests.simulation.scheduler import Scheduler, Stuck, Workers
+from tests.simulation.simulated_provider import Parts
 from tests.simulation.store import KEY, Store
-from tests.simulation.telling import Names, answer_in_short
+from tests.simulation.trace_text import Names, answer_in_short
 from tests.simulation.watched import OnlyLeases, Provider, WatchedProvider
 
 MAX_SWEEPS = 60
@@ -88,15 +88,15 @@ class World:
         )
         self.wake_faults = [kind for kind in plan.faults if kind.startswith("wake")]
         self.network = Network(self.scheduler, self.faults, longest_ms=5 * TTL_MS // 2, crash=self.crash, say=say)
-        self.ghost = Ghost(
+        self.invariants = Invariants(
             scheduler=self.scheduler,
             policy=plan.settings.policy,
             skew_ms=None if plan.store == "one clock" else plan.skew_ms,
             say=say,
         )
-        self.store = Store(self.scheduler, self.ghost.witness)
+        self.store = Store(self.scheduler, self.invariants.witness)
         self.table = Table(
-            self.ghost.witness,
+            self.invariants.witness,
             blind_to=mutant.blind_to,
             routes_behind_live_only=mutant.routes_behind_live_only,
         )
@@ -107,7 +107,7 @@ class World:
         self.invoked = 0
         self.environments = 0
         self.failed_once: set[str] = set()
-        self.scheduler.watch = self.ghost.watch
+        self.scheduler.watch = self.invariants.watch
 
     def run(self) -> None:
         """Carry it out to its end. Raises what went wrong."""
@@ -118,7 +118,7 @@ class World:
             self.scheduler.at(at_ms, self.sweep_once)
         self.scheduler.at(self.plan.calm_ms, self.calm)
         self.scheduler.run()
-        if not self.ghost.came_to_its_end:
+        if not self.invariants.came_to_its_end:
             raise Stuck("nothing is left to happen, and the end was not reached")
 
     def say(self, what: str) -> None:
@@ -139,7 +139,7 @@ class World:
         """The source is told that its message is safe."""
         self.say(f"{invocation.name}: the source is told: {why}")
         if invocation.source is not None and not self.plan.only_leases:
-            self.ghost.accepts(invocation.source.message_id, f"{invocation.name} was told {why}")
+            self.invariants.accepts(invocation.source.message_id, f"{invocation.name} was told {why}")
 
     def refused(self, invocation: Invocation, why: str) -> None:
         """The source is told of an error, or of nothing; it may try again."""
@@ -224,7 +224,7 @@ class World:
                     provider = OneClockProvider(parts)
                 case _:
                     provider = make_provider(environment, self.table, self.network, skew_ms=self.plan.skew_ms)
-            self.providers[environment] = WatchedProvider(provider, environment, self.ghost)
+            self.providers[environment] = WatchedProvider(provider, environment, self.invariants)
         return self.providers[environment]
 
     def serve(self, invocation: Invocation) -> None:
@@ -242,12 +242,12 @@ class World:
             return
         self.finish(invocation)
         if isinstance(error, Boom | RetryLater):
-            self.ghost.fails(invocation.name)
+            self.invariants.fails(invocation.name)
         if error is None:
             self.accepted(invocation, why)
         else:
             self.refused(invocation, f"an error, {answer_in_short(error)}")
-        self.ghost.over(environment, invocation.name)
+        self.invariants.over(environment, invocation.name)
 
     def lease(self, invocation: Invocation) -> str:
         """``@leased`` without its reading of events: a call, a runner, an answer by the table."""
@@ -259,7 +259,7 @@ class World:
             plan.settings,
             clock=clock,
             waker=self.waker(environment) if plan.wakes else None,
-            observers=(lambda fact: None if environment.dead else self.ghost.noted(fact),),
+            observers=(lambda fact: None if environment.dead else self.invariants.noted(fact),),
             thread=environment.thread,
         )
         event = None if source is None else {"id": source.message_id}
@@ -313,8 +313,8 @@ class World:
         if environment.dead:
             return
         environment.die()
-        for run in [run for run in self.ghost.runs if run.environment is environment]:
-            self.ghost.ends(run)
+        for run in [run for run in self.invariants.runs if run.environment is environment]:
+            self.invariants.ends(run)
         for invocation in [each for each in self.under_way if each.environment is environment]:
             self.say(f"{environment.name} crashes")
             self.finish(invocation)
@@ -343,11 +343,11 @@ class World:
         """Handle a message."""
         run = Run(environment=environment, lease=lease)
         self.say(f"  {environment.serves}: {lease.owner} runs {[each.id for each in lease.messages]}")
-        self.ghost.begins(run)
+        self.invariants.begins(run)
         try:
             return self.handle(run, message)
         finally:
-            self.ghost.ends(run)
+            self.invariants.ends(run)
             if not self.mutant.notices_loss:
                 _forget_loss(run)
 
@@ -365,7 +365,7 @@ class World:
             with suppress(LeaseUnavailable):
                 if chance.random() < does.takes and not self.plan.only_leases:
                     for taken in lease.take():
-                        self.ghost.reaches(run, taken)
+                        self.invariants.reaches(run, taken)
                 if chance.random() < does.renews:
                     lease.renew()
         self.befall(run.environment)
@@ -376,7 +376,7 @@ class World:
             raise chance.choice((Boom(message.id), Boom(message.id), RetryLater(300)))
         if not self.is_calm and not self.plan.only_leases and chance.random() < does.defers:
             return lease.defer()
-        self.ghost.completes(run)
+        self.invariants.completes(run)
         return "done"
 
     def befall(self, environment: Environment) -> None:
@@ -444,11 +444,11 @@ class World:
     def sweep_until_quiet(self, sweeper: Environment) -> None:
         """Go round until nothing waits and nobody runs."""
         for _ in range(MAX_SWEEPS):
-            if not self.under_way and not self.expected and not self.ghost.state.mail:
+            if not self.under_way and not self.expected and not self.invariants.state.mail:
                 break
             self.sweep(sweeper)
             sweeper.clock.sleep_ms(TTL_MS)
-        self.ghost.at_the_end()
+        self.invariants.at_the_end()
 
 
 def _forget_loss(run: Run) -> None:

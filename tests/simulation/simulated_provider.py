@@ -40,7 +40,7 @@ class Parts:
     bugs: Bugs
 
 
-class Asking:
+class SimulatedProvider:
     """Asks the simulated store from one environment."""
 
     def __init__(self, parts: Parts) -> None:

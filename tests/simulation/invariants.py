@@ -1,4 +1,4 @@
-"""What must always hold, checked with every request the store carries out; the ghost remembers what nobody else does.
+"""What must always hold, checked with every request that the store carries out, against what calls were told before.
 
 It is told everything and does nothing: what runs and believes, what each call's tries did, what was promised to whom.
 A violation names the rule and ends the schedule.
@@ -17,7 +17,7 @@ from incumbent.values import Busy, Claimed, Continued, Duplicate, Message, Polic
 from tests.simulation.environment import EPOCH_MS, Environment
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import NOTHING_YET, Asked, Effect
-from tests.simulation.telling import answer_in_short, state_in_short
+from tests.simulation.trace_text import answer_in_short, state_in_short
 
 
 class Violation(AssertionError):
@@ -39,7 +39,7 @@ class Run:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ghost:
+class Invariants:
     """The memory of one schedule, and its judge. ``skew_ms`` is ``None`` where the store has a clock."""
 
     scheduler: Scheduler

@@ -23,11 +23,11 @@ from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
 from tests.conformance.test_redis import pass_time
 
 SKEW_MS = 1_000
-PLACES = ("memory", "redis", "moto", *(("dynalite",) if why_no_dynalite() is None else ()))
+STORES = ("memory", "redis", "moto", *(("dynalite",) if why_no_dynalite() is None else ()))
 
 
 @dataclass(kw_only=True)
-class Place:
+class ObservedStore:
     """A provider over an empty store. ``left`` names what is stored, with whether it will go by itself."""
 
     name: str
@@ -44,10 +44,10 @@ class Place:
         return dict(self.requests - before)
 
 
-def memory_place() -> Place:
+def memory_store() -> ObservedStore:
     """This process."""
     clock = FakeClock()
-    return Place(name="memory", provider=MemoryProvider(clock=clock), clock=clock, pass_time=clock.advance)
+    return ObservedStore(name="memory", provider=MemoryProvider(clock=clock), clock=clock, pass_time=clock.advance)
 
 
 class _Counting(redis.Redis):
@@ -62,9 +62,9 @@ class _Counting(redis.Redis):
 
 
 @contextmanager
-def redis_place(server: ValkeyServer) -> Iterator[Place]:
+def redis_store(server: ValkeyServer) -> Iterator[ObservedStore]:
     """A Valkey whose keys grow older, since its clock cannot be moved."""
-    prefix = f"place-{uuid.uuid4().hex[:12]}"
+    prefix = f"store-{uuid.uuid4().hex[:12]}"
     client = _Counting(port=server.port, retry=Retry(NoBackoff(), 0), socket_timeout=1)
     client.requests = Counter()
     other = redis.Redis(port=server.port)
@@ -73,7 +73,7 @@ def redis_place(server: ValkeyServer) -> Iterator[Place]:
         names = [*other.scan_iter(match=f"{prefix}:*"), *other.scan_iter(match=f"{{{prefix}:*")]
         return {name.decode(): other.pttl(name) > 0 for name in names}
 
-    yield Place(
+    yield ObservedStore(
         name="redis",
         provider=RedisProvider(client=client, key_prefix=prefix),
         clock=SYSTEM_CLOCK,
@@ -86,12 +86,12 @@ def redis_place(server: ValkeyServer) -> Iterator[Place]:
 
 
 @contextmanager
-def dynamodb_place(name: str, server: DynamoDBServer) -> Iterator[Place]:
+def dynamodb_store(name: str, server: DynamoDBServer) -> Iterator[ObservedStore]:
     """A table of its own; all who use it share a clock."""
     once: Any = {"total_max_attempts": 1, "mode": "standard"}
     config = Config(retries=once, connect_timeout=2, read_timeout=10, max_pool_connections=16)
     client: Any = boto3.client("dynamodb", endpoint_url=server.endpoint_url, config=config)
-    table, clock = f"place-{uuid.uuid4().hex[:12]}", FakeClock()
+    table, clock = f"store-{uuid.uuid4().hex[:12]}", FakeClock()
     create_table(client, table)
     requests: Counter[str] = Counter()
     client.meta.events.register("before-call.dynamodb", lambda model, **_: requests.update([model.name]))
@@ -105,5 +105,7 @@ def dynamodb_place(name: str, server: DynamoDBServer) -> Iterator[Place]:
             for item in page["Items"]
         }
 
-    yield Place(name=name, provider=provider, clock=clock, pass_time=clock.advance, requests=requests, left=left)
+    yield ObservedStore(
+        name=name, provider=provider, clock=clock, pass_time=clock.advance, requests=requests, left=left
+    )
     client.close()
