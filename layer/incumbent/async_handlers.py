@@ -1,6 +1,7 @@
 """``async def`` handlers run from synchronous code: one event loop for each thread that runs handlers, kept open."""
 
 import contextvars
+import functools
 import inspect
 import os
 import sys
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
 _LOOPS = threading.local()
+_DONE = frozenset({dict, list, str, int, bool, type(None)})  # the usual results, which are not awaitable
 
 
 def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,7 +29,7 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(lease: Lease | None, /, *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return _finish(lease, result) if inspect.isawaitable(result) else result
+        return _finish(lease, result) if type(result) not in _DONE and inspect.isawaitable(result) else result
 
     return run
 
@@ -35,7 +37,7 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
 def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
     """Refuse an ``async def`` handler that is called from a running event loop, before the claim."""
     asyncio = sys.modules.get("asyncio")
-    if asyncio is None or not inspect.iscoroutinefunction(inspect.unwrap(function)):
+    if asyncio is None or not _is_async(function):
         return
     try:
         asyncio.get_running_loop()
@@ -45,6 +47,11 @@ def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
         f"{name}: it is async, and was called from a running event loop; a leased function is synchronous and runs "
         "its own loop: call it in a thread (asyncio.to_thread), or decorate the outermost function"
     )
+
+
+@functools.lru_cache(maxsize=128)
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def _finish(lease: Lease | None, work: Awaitable[Any]) -> Any:

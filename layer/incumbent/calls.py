@@ -44,7 +44,7 @@ class Calls:
         key = without_keyspace(full, keyspace)
         request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
         message_id = self._message_id(event, source, request_id, key)
-        stored = options.store(event)
+        stored = stored_form(event, source) if options.store is stored_form else options.store(event)
         results.refuse_unfinished(stored, f"{options.name}: store")
         return Call(
             full_key=full,

@@ -1,5 +1,6 @@
 """Removes from a request, before it is stored, everything that would let a reader act for the caller."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -70,21 +71,26 @@ def without_credentials(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scrubbed(value: Any) -> Any:
-    return copied(value, _without_secrets, into=(dict, list))
+    return copied([value], _without_secrets, into=(dict, list))[0]
 
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: inner for name, inner in value.items() if not _is_left_out(str(name), inner)}
+        return {
+            name: _PAIR.sub(_emptied, inner) if isinstance(inner, str) and "=" in inner else inner
+            for name, inner in value.items()
+            if not _is_left_out(str(name), inner)
+        }
     if isinstance(value, list):
-        return list(value)
-    return _PAIR.sub(_emptied, value) if isinstance(value, str) and "=" in value else value
+        return [_PAIR.sub(_emptied, inner) if isinstance(inner, str) and "=" in inner else inner for inner in value]
+    return value
 
 
 def copied(value: Any, form: Callable[[Any], Any], *, into: type | tuple[type, ...]) -> Any:
     """Return what ``form`` makes of a value, and of each value in the copies of these types that it returns.
 
-    It goes level by level, so no depth is too much, and copies each object once, so one that holds itself ends.
+    It goes level by level, so no depth is too much, and copies each object once, so one that holds itself ends. Texts,
+    numbers and ``None`` are left to the ``form`` of what holds them.
     """
     whole = [value]
     made: dict[int, tuple[Any, Any]] = {}  # by the original's id, beside the original, which keeps the id in use
@@ -93,6 +99,8 @@ def copied(value: Any, form: Callable[[Any], Any], *, into: type | tuple[type, .
         below: list[Any] = []
         for group in level:
             for place, inner in list(group.items() if isinstance(group, dict) else enumerate(group)):
+                if isinstance(inner, _ATOMS):
+                    continue
                 if id(inner) not in made:
                     made[id(inner)] = (inner, form(inner))
                     if isinstance(made[id(inner)][1], into) and made[id(inner)][1] is not inner:
@@ -100,6 +108,9 @@ def copied(value: Any, form: Callable[[Any], Any], *, into: type | tuple[type, .
                 group[place] = made[id(inner)][1]
         level = below
     return whole[0]
+
+
+_ATOMS = (str, int, float, type(None))
 
 
 def _is_left_out(name: str, value: object) -> bool:
@@ -112,10 +123,12 @@ def _emptied(pair: re.Match[str]) -> str:
     return f"{pair[1]}{pair[2]}=" if _is_secret(unquote(pair[2])) else pair[0]
 
 
+@functools.lru_cache(maxsize=512)  # the same headers and fields come with every event
 def _is_secret(name: str) -> bool:
     plain = _plain(name)
     return _SECRET.search(plain) is not None and _HARMLESS.search(plain) is None
 
 
+@functools.lru_cache(maxsize=512)
 def _plain(name: str) -> str:
     return name.lower().removesuffix("[]").translate(_NO_MARKS)

@@ -5,6 +5,7 @@ continues. A lease around it would be released at every wait. A lease inside one
 the step runs.
 """
 
+import sys
 from collections.abc import Mapping
 
 from incumbent.errors import ConfigurationError
@@ -18,6 +19,8 @@ _ADVICE = "put the lease inside a step: context.step(lambda _: reserve(order)), 
 
 def refuse(name: str, event: object, context: object) -> None:
     """Refuse a lease around a durable handler, in either order of the two decorators."""
+    if isinstance(event, dict) and "DurableExecutionArn" not in event and _SDK not in sys.modules:
+        return
     if _is_of_the_sdk(context) and callable(getattr(context, "step", None)):
         raise ConfigurationError(
             f"{name}: @durable_execution stands above the lease, which would be released at every wait of the handler: "

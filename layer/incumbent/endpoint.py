@@ -14,13 +14,11 @@ from incumbent.lease import Lease
 from incumbent.options import CheckedOptions
 from incumbent.policies import note_policy
 from incumbent.runs import Call, Runner, Work, as_stored
-from incumbent.sources import Source, source_of
+from incumbent.sources import PLAIN, source_of
 from incumbent.stand_in import STAND_IN, staged
 from incumbent.validation import flag
 from incumbent.values import Idle, Message
 from incumbent.wakers import LambdaWaker, Wake, Waker
-
-_WOKEN = Source(kind="plain", message_id=None)
 
 
 class Endpoint:
@@ -36,6 +34,7 @@ class Endpoint:
         self._making = threading.Lock()
         self._provider: LeaseProvider | None = None
         self._auto_waker: Waker | None = None
+        self._kept: tuple[Runner | None, tuple[observe.Observer, ...]] = (None, ())
 
     def handle(self, event: Any, context: Any, work: Work) -> Any:
         """Serve one event or resume event, and return its answer."""
@@ -45,7 +44,7 @@ class Endpoint:
         durable.refuse(self._options.name, event, context)
         call = self._calls.of_wake(wake, context)
         outcome = Idle() if call is None else self._runner().serve(call, self._prepared(work, call))
-        return self._answers.answer(event, context, _WOKEN, call, outcome)
+        return self._answers.answer(event, context, PLAIN, call, outcome)
 
     def handle_message(
         self,
@@ -101,22 +100,24 @@ class Endpoint:
         return staged(call.full_key, _checked(work, call, answers=not self._one_of_several))
 
     def _runner(self) -> Runner:
-        """Make a runner on the provider in force."""
-        options = self._options
-        return Runner(
-            self._provider_in_force(),
+        """Return a runner with the provider, the waker and the observers in force: the last one, if they are its."""
+        options, provider, waker = self._options, self._provider_in_force(), self.waker()
+        watching = observe.from_env(os.environ)
+        kept, kept_watching = self._kept
+        if kept is not None and kept.provider is provider and kept.waker is waker and kept_watching is watching:
+            return kept
+        made = Runner(
+            provider,
             options.settings,
             clock=options.clock,
-            waker=self.waker(),
-            observers=(
-                *observe.from_env(os.environ),
-                *self._metrics,
-                *([options.observer] if options.observer else []),
-            ),
+            waker=waker,
+            observers=(*watching, *self._metrics, *([options.observer] if options.observer else [])),
             on_result=options.on_result,
             on_lost=options.on_lost,
             on_dead_letter=options.on_dead_letter,
         )
+        self._kept = (made, watching)
+        return made
 
     def _provider_in_force(self) -> LeaseProvider:
         """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""

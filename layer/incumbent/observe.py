@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, TextIO, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TextIO, TypeAlias
 
 from incumbent import results
 from incumbent.validation import flag, printable
@@ -91,15 +91,6 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
         LOG.exception("%s raised; the run goes on", what)
 
 
-@runtime_checkable
-class Collector(Protocol):
-    """An observer that collects the facts of one call and reports them together."""
-
-    def collect(self) -> "Collected":
-        """Return an observer for one call."""
-        ...
-
-
 class Collected(Observer, Protocol):
     """An observer of one call."""
 
@@ -109,8 +100,15 @@ class Collected(Observer, Protocol):
 
 
 def collect(observers: Iterable[Observer]) -> tuple[tuple[Observer, ...], tuple[Collected, ...]]:
-    """Return the observers of one call, and those among them that need a flush at its end."""
-    collected = {id(observer): observer.collect() for observer in observers if isinstance(observer, Collector)}
+    """Return the observers of one call, and those among them that need a flush at its end.
+
+    An observer with a method ``collect()`` is replaced by what that returns: one that keeps the call's facts and
+    reports them together.
+    """
+    collectors = [(id(observer), getattr(observer, "collect", None)) for observer in observers]
+    collected: dict[int, Collected] = {name: collect() for name, collect in collectors if callable(collect)}
+    if not collected:
+        return tuple(observers), ()
     return tuple(collected.get(id(each), each) for each in observers), tuple(collected.values())
 
 
@@ -154,4 +152,8 @@ def log_fact(fact: Fact, /) -> None:
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
     """Return the observers of every function: the log and, with ``INCUMBENT_TRACE``, the trace."""
-    return (log_fact, Trace()) if flag(environ, "INCUMBENT_TRACE") else (log_fact,)
+    return _TRACED if flag(environ, "INCUMBENT_TRACE") else _LOGGED
+
+
+_LOGGED: tuple[Observer, ...] = (log_fact,)
+_TRACED: tuple[Observer, ...] = (log_fact, Trace())

@@ -26,7 +26,8 @@ MAX_VALUES = 10_000
 """How many values in a result are looked at for unfinished work, the outer ones first."""
 
 _FUTURES = (("concurrent.futures", "Future"), ("multiprocessing.pool", "ApplyResult"))
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None), dict, list, tuple, set, frozenset})
+_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def is_async(hook: object) -> bool:
@@ -35,7 +36,7 @@ def is_async(hook: object) -> bool:
 
 
 def unfinished(value: object) -> bool:
-    """Return whether the value stands for work that is not done: a generator, a coroutine, a future and the like.
+    """Return whether the value itself stands for work that is not done: a generator, a coroutine, a future and so on.
 
     Files, the bodies of responses and database cursors are iterators too, but the work that made them is done.
     """
@@ -72,6 +73,8 @@ def check_done(result: object, key: str) -> None:
 
     Looks into dicts, lists, tuples and sets, at ``MAX_VALUES`` values at most.
     """
+    if type(result) in _ATOMS:
+        return
     found = [value for value in _values_in(result) if unfinished(value)]
     if not found:
         return

@@ -2,12 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from incumbent.credentials import copied, without_credentials
 from incumbent.validation import MAX_MESSAGE_ID_BYTES, fit
+
+T = TypeVar("T")
 
 Kind: TypeAlias = Literal[
     "http", "rest", "alb", "lattice", "websocket", "caller", "state-machine", "record", "eventbridge", "plain"
@@ -53,6 +55,9 @@ class Source:
         return response
 
 
+PLAIN = Source(kind="plain", message_id=None)
+"""The source of an event that has no shape that is known."""
+
 _REASONS = {
     200: "OK",
     202: "Accepted",
@@ -69,8 +74,8 @@ def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
     if isinstance(event, list) and event:
         return _source_of_list(event)
     if not isinstance(event, Mapping):
-        return Source(kind="plain", message_id=None)
-    for name, is_one, name_of in _CALLERS:
+        return PLAIN
+    for name, is_one, name_of in _rows_of(event, _CALLERS_BY_FIELD):
         if is_one(event):
             return Source(kind="caller", message_id=_text(name_of(event)), synchronous=True, name=name)
     context = event.get("requestContext")
@@ -98,7 +103,7 @@ def _source_of_list(event: list[Any]) -> Source:
     if _is_appsync(event[0]):
         return Source(kind="caller", message_id=None, synchronous=True, name="AppSync")
     if not isinstance(event[0], Mapping):
-        return Source(kind="plain", message_id=None)
+        return PLAIN
     first = _record(event[0])
     return first if len(event) == 1 else replace(first, message_id=None)
 
@@ -106,8 +111,8 @@ def _source_of_list(event: list[Any]) -> Source:
 def _is_of_an_execution(event: Mapping[str, Any]) -> bool:
     """Return whether an event is a task of Step Functions: its input has the execution's ARN or context object."""
     for value in (event, *event.values()):
-        arn = _at("Execution", "Id")(value) if isinstance(value, Mapping) else value
-        if isinstance(arn, str) and _EXECUTION.match(arn):
+        arn = value if isinstance(value, str) else _execution_id(value) if isinstance(value, Mapping) else None
+        if isinstance(arn, str) and arn.startswith("arn:") and _EXECUTION.match(arn):
             return True
     return False
 
@@ -137,10 +142,13 @@ def _request(event: Mapping[str, Any], context: Mapping[str, Any]) -> Source | N
 
 def _records(event: Mapping[str, Any]) -> list[Any] | None:
     """Return the records of a batch, under any of the names that sources use."""
-    for part, grouped in (("Records", False), ("messages", False), ("records", True), ("rmqMessagesByQueue", True)):
+    records = event.get("Records")
+    if isinstance(records, list):
+        return records
+    if event.get("eventSource") not in _GROUPING:
+        return None
+    for part, grouped in (("messages", False), ("records", True), ("rmqMessagesByQueue", True)):
         inner = event.get(part)
-        if part != "Records" and event.get("eventSource") not in _GROUPING:
-            continue
         if isinstance(inner, list):
             return inner
         if grouped and isinstance(inner, Mapping):
@@ -155,11 +163,11 @@ _GROUPING = frozenset(  # as AWS' pages and Powertools' samples have them
 
 def _record(event: Mapping[str, Any]) -> Source:
     """Recognise one record of a batch, or an event that is one, by its source's id."""
-    for name_of in _RECORDS:
+    for name_of in _rows_of(event, _RECORDS_BY_FIELD):
         name = name_of(event)
         if name is not None:
             return Source(kind="record", message_id=_text(name))
-    return Source(kind="plain", message_id=None)
+    return PLAIN
 
 
 def _kafka(event: Mapping[str, Any]) -> object:
@@ -197,27 +205,50 @@ def _at(*path: str) -> Callable[[Mapping[str, Any]], object]:
     return found
 
 
-def _beside(needed: str, path: Callable[[Mapping[str, Any]], object]) -> Callable[[Mapping[str, Any]], object]:
-    """Make a function like ``path``, for events that have the field ``needed`` too."""
-    return lambda event: path(event) if needed in event else None
+def _by_field(rows: Iterable[tuple[tuple[str, ...], T]]) -> Mapping[str, list[tuple[int, T]]]:
+    """Index a table's rows by the fields that an event has, one of each row's at least. A row keeps its rank."""
+    index: dict[str, list[tuple[int, T]]] = {}
+    for rank, (fields, row) in enumerate(rows):
+        for name in fields:
+            index.setdefault(name, []).append((rank, row))
+    return index
 
 
-_RECORDS: tuple[Callable[[Mapping[str, Any]], object], ...] = (
-    _beside("receiptHandle", _at("messageId")),  # SQS
-    _at("Sns", "MessageId"),
-    _beside("kinesis", _at("eventID")),
-    _beside("kinesisSchemaVersion", _at("eventID")),  # Kinesis through EventBridge Pipes
-    _beside("dynamodb", _at("eventID")),
-    _kafka,
-    _s3,
-    _at("ses", "mail", "messageId"),
-    _beside("destination", _at("messageID")),  # ActiveMQ
-    _beside("basicProperties", _at("basicProperties", "messageId")),  # RabbitMQ: only where its sender gave one
-    _at("CodePipeline.job", "id"),
-    _beside("ResponseURL", _at("RequestId")),  # CloudFormation's custom resources
-    _beside("DeploymentId", _at("LifecycleEventHookExecutionId")),  # CodeDeploy
-    _beside("eventType", _at("eventId")),  # IoT's registry
+def _rows_of(event: Mapping[str, Any], index: Mapping[str, list[tuple[int, T]]]) -> Iterable[T]:
+    """Return the rows whose fields an event has, in the table's order. Most events have none."""
+    found: list[tuple[int, T]] = []
+    for name in event:
+        if name in index:
+            found += index[name]
+    if len(found) > 1:
+        found.sort(key=_rank)
+    return [row for _, row in found]
+
+
+def _rank(found: tuple[int, Any]) -> int:
+    return found[0]
+
+
+_execution_id = _at("Execution", "Id")
+
+# The records with an id of their source's: a field that shows the record, and its id.
+_RECORDS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
+    ("receiptHandle", _at("messageId")),  # SQS
+    ("Sns", _at("Sns", "MessageId")),
+    ("kinesis", _at("eventID")),
+    ("kinesisSchemaVersion", _at("eventID")),  # Kinesis through EventBridge Pipes
+    ("dynamodb", _at("eventID")),
+    ("topic", _kafka),
+    ("s3", _s3),
+    ("ses", _at("ses", "mail", "messageId")),
+    ("destination", _at("messageID")),  # ActiveMQ
+    ("basicProperties", _at("basicProperties", "messageId")),  # RabbitMQ: only where its sender gave one
+    ("CodePipeline.job", _at("CodePipeline.job", "id")),
+    ("ResponseURL", _at("RequestId")),  # CloudFormation's custom resources
+    ("DeploymentId", _at("LifecycleEventHookExecutionId")),  # CodeDeploy
+    ("eventType", _at("eventId")),  # IoT's registry
 )
+_RECORDS_BY_FIELD = _by_field(((name,), name_of) for name, name_of in _RECORDS)
 
 
 def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -286,38 +317,47 @@ def _no_name(event: Mapping[str, Any]) -> None:
     del event
 
 
-# The sources that wait for an answer in their own shape: the name, how to recognise it, and its id for the event.
-_CALLERS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], object]], ...] = (
-    ("an authorizer's gateway", _is_authorizer, _no_name),
-    ("AWS IoT's gateway", _has("protocolData", "protocols"), _no_name),
-    ("a WebSocket's $connect", _is_connecting, _at("requestContext", "requestId")),
-    ("AppSync", _is_appsync, _no_name),
-    ("a Bedrock agent", _has("messageVersion", "agent", "actionGroup"), _no_name),
-    ("a Bedrock agent", _has("promptType", "invokeModelRawResponse"), _no_name),
-    ("a Bedrock agent", _is_custom_orchestration, _no_name),
-    ("Lex", _has("bot", "invocationSource"), _no_name),
-    ("Alexa", _is_alexa, _at("request", "requestId")),
-    ("Cognito", _has("triggerSource", "userPoolId"), _no_name),
-    ("Amazon Connect", lambda event: _at("Details", "ContactData")(event) is not None, _no_name),
-    ("Firehose", _has("deliveryStreamArn", "records"), _no_name),
-    ("Firehose", _has("recordId", "approximateArrivalTimestamp"), _at("recordId")),
-    ("Kinesis Data Analytics", _has("applicationArn", "records"), _no_name),
-    ("Kinesis Data Analytics", _is_analytics_record, _at("recordId")),
-    ("CloudFormation", _has("transformId", "fragment"), _at("requestId")),
-    ("the CDK's provider framework", _is_of_a_provider_framework, _at("RequestId")),
-    ("a stream's tumbling window", _has("isFinalInvokeForWindow"), _no_name),
-    ("S3 Object Lambda", _has("getObjectContext"), _at("xAmzRequestId")),
-    ("S3 Batch Operations", _has("invocationSchemaVersion", "tasks"), _no_name),
-    ("a CloudWatch dashboard", _has("widgetContext"), _no_name),
-    ("Transfer Family", _has("serverId", "protocol", "username"), _no_name),
-    ("CloudFront", _is_edge, _no_name),
-    ("SES", _is_mail_to_decide_on, _no_name),
+_Caller: TypeAlias = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], object]]
+
+# The sources that wait for an answer in their own shape: fields of which the event has one, the source's name, how to
+# recognise it, and its id for the event.
+_CALLERS: tuple[tuple[tuple[str, ...], _Caller], ...] = (
+    (("authorizationToken", "methodArn", "routeArn"), ("an authorizer's gateway", _is_authorizer, _no_name)),
+    (("protocolData",), ("AWS IoT's gateway", _has("protocolData", "protocols"), _no_name)),
+    (("requestContext",), ("a WebSocket's $connect", _is_connecting, _at("requestContext", "requestId"))),
+    (("info", "fieldName"), ("AppSync", _is_appsync, _no_name)),
+    (("actionGroup",), ("a Bedrock agent", _has("messageVersion", "agent", "actionGroup"), _no_name)),
+    (("invokeModelRawResponse",), ("a Bedrock agent", _has("promptType", "invokeModelRawResponse"), _no_name)),
+    (("context",), ("a Bedrock agent", _is_custom_orchestration, _no_name)),
+    (("bot",), ("Lex", _has("bot", "invocationSource"), _no_name)),
+    (("request",), ("Alexa", _is_alexa, _at("request", "requestId"))),
+    (("triggerSource",), ("Cognito", _has("triggerSource", "userPoolId"), _no_name)),
+    (("Details",), ("Amazon Connect", lambda event: _at("Details", "ContactData")(event) is not None, _no_name)),
+    (("deliveryStreamArn",), ("Firehose", _has("deliveryStreamArn", "records"), _no_name)),
+    (("recordId",), ("Firehose", _has("recordId", "approximateArrivalTimestamp"), _at("recordId"))),
+    (("applicationArn",), ("Kinesis Data Analytics", _has("applicationArn", "records"), _no_name)),
+    (("recordId",), ("Kinesis Data Analytics", _is_analytics_record, _at("recordId"))),
+    (("transformId",), ("CloudFormation", _has("transformId", "fragment"), _at("requestId"))),
+    (("ResponseURL",), ("the CDK's provider framework", _is_of_a_provider_framework, _at("RequestId"))),
+    (("isFinalInvokeForWindow",), ("a stream's tumbling window", _has("isFinalInvokeForWindow"), _no_name)),
+    (("getObjectContext",), ("S3 Object Lambda", _has("getObjectContext"), _at("xAmzRequestId"))),
+    (("invocationSchemaVersion",), ("S3 Batch Operations", _has("invocationSchemaVersion", "tasks"), _no_name)),
+    (("widgetContext",), ("a CloudWatch dashboard", _has("widgetContext"), _no_name)),
+    (("serverId",), ("Transfer Family", _has("serverId", "protocol", "username"), _no_name)),
+    (("Records",), ("CloudFront", _is_edge, _no_name)),
+    (("ses", "Records"), ("SES", _is_mail_to_decide_on, _no_name)),
 )
+_CALLERS_BY_FIELD = _by_field(_CALLERS)
 
 
-def stored_form(event: Any) -> Any:
-    """Return what the mailbox stores of an event by default: everything but a request's credentials."""
-    return copied(event, _stored_alone, into=list)
+def stored_form(event: Any, source: Source | None = None) -> Any:
+    """Return what the mailbox stores of an event by default: everything but a request's credentials.
+
+    ``source`` is the event's, if it is known already.
+    """
+    if isinstance(event, list):
+        return copied(event, _stored_alone, into=list)
+    return without_credentials(event) if _has_credentials(event, source) else event
 
 
 def _stored_alone(event: Any) -> Any:
@@ -327,7 +367,7 @@ def _stored_alone(event: Any) -> Any:
     return without_credentials(event) if _has_credentials(event) else event
 
 
-def _has_credentials(event: Any) -> bool:
+def _has_credentials(event: Any, source: Source | None = None) -> bool:
     """Return whether an event may have a request's credentials: a caller's, or CodePipeline's."""
     if not isinstance(event, Mapping):
         return False
@@ -335,7 +375,7 @@ def _has_credentials(event: Any) -> bool:
         isinstance(event.get("requestContext"), Mapping)
         or (len(event) > 1 and isinstance(event.get("headers"), Mapping))  # a request as a sender may write it
         or "CodePipeline.job" in event
-        or source_of(event).synchronous
+        or (source or source_of(event)).synchronous
     )
 
 

@@ -1589,6 +1589,26 @@ def test_decorating_imports_no_store_and_no_loop(decoration: str) -> None:
     assert ended.stdout.split() == []
 
 
+def test_expression_imports_jmespath_alone() -> None:
+    """Ten modules at most; Powertools only for one of its functions, since it brings botocore along."""
+    code = """
+        import sys
+        import incumbent
+        before = set(sys.modules)
+        incumbent.leased(key_jmespath="a", message_id_jmespath="b || c.d")(lambda event, context: None)
+        print(*sorted(set(sys.modules) - before))
+        incumbent.leased(key_jmespath="powertools_json(a).b")(lambda event, context: None)
+        print("aws_lambda_powertools" in sys.modules)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded, powertools = ended.stdout.splitlines()
+    assert {name.partition(".")[0] for name in loaded.split()} == {"jmespath"}
+    assert len(loaded.split()) <= 10
+    assert powertools == "True"
+
+
 def test_importing_alone_imports_no_jmespath_and_no_powertools() -> None:
     """They come with an expression."""
     code = """
