@@ -7,9 +7,9 @@ from typing import Any
 
 from incumbent import durable, observe, powertools, providers, results
 from incumbent.answers import ANSWERED, Answers
-from incumbent.calls import Calls
 from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
 from incumbent.errors import ConfigurationError
+from incumbent.event_reader import EventReader
 from incumbent.lease import Lease
 from incumbent.options import CheckedOptions
 from incumbent.policies import note_policy
@@ -28,7 +28,7 @@ class Endpoint:
         """Prepare for one function. ``one_of_several``: one invocation may call it more than once."""
         self._options = options
         self._one_of_several = one_of_several
-        self._calls = Calls(options, one_of_several=one_of_several)
+        self._reader = EventReader(options, one_of_several=one_of_several)
         self._answers = Answers(options)
         self._metrics = powertools.from_env(os.environ)  # here, where Lambda's init has the most CPU
         self._making = threading.Lock()
@@ -42,7 +42,7 @@ class Endpoint:
         if wake is None:
             return self.handle_message(event, context, work, own_work=work)
         durable.refuse(self._options.name, event, context)
-        call = self._calls.of_wake(wake, context)
+        call = self._reader.call_of_wake(wake, context)
         outcome = Idle() if call is None else self._runner().serve(call, self._prepared(work, call))
         return self._answers.answer(event, context, PLAIN, call, outcome)
 
@@ -65,12 +65,12 @@ class Endpoint:
         source = source_of(event)
         own_event = event if own_event is None else own_event
         try:
-            if self._calls.passes(event):
+            if self._reader.passes(event):
                 no_lease: Any = None
                 return _watched(own_work, raised)(Message(id="unleased", event=own_event), no_lease)
             durable.refuse(self._options.name, event, context)
             self._answers.check_source(source)
-            call = self._calls.of_event(event, context, source, own_event, hands_over=hands_over)
+            call = self._reader.call_of(event, context, source, own_event, hands_over=hands_over)
             if own_work is not work:
                 work = _by_owner(own_work, work, call)
             outcome = self._runner().serve(call, _watched(self._prepared(work, call), raised))
@@ -82,7 +82,7 @@ class Endpoint:
 
     def has(self, wake: Wake) -> bool:
         """Return whether the key of a resume event is in this function's keyspace."""
-        return self._calls.has(wake)
+        return self._reader.has(wake)
 
     def waker(self) -> Waker | None:
         """Return the waker in force."""
@@ -137,7 +137,7 @@ class Endpoint:
     def _checked_provider(self, provider: LeaseProvider, given: object | None) -> LeaseProvider:
         """Refuse a provider that stores no messages where the options need a mailbox. Note the policy for it."""
         settings = self._options.settings
-        note_policy(settings.policy, keyspace=self._calls.keyspace(), provider=given)
+        note_policy(settings.policy, keyspace=self._reader.keyspace(), provider=given)
         stores = is_mailbox(provider) or isinstance(provider, NoopLeaseProvider)
         if not stores and (settings.when_busy == "enqueue" or settings.deliver == "all"):
             raise ConfigurationError(

@@ -19,15 +19,15 @@ _MAX_NUMBER = 10**256  # a larger number is refused as key and as id
 _JSON = (dict, list, str, int, float, bool, type(None))
 
 
-class Calls:
-    """Makes the calls of one decorated function. Sends no request."""
+class EventReader:
+    """Makes the calls of one decorated function from its events. Sends no request."""
 
     def __init__(self, options: CheckedOptions, *, one_of_several: bool) -> None:
         """Prepare for one function. ``one_of_several``: one invocation may call it more than once."""
         self._options = options
         self._one_of_several = one_of_several
 
-    def of_event(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
+    def call_of(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
         """Make the call of an event. ``own_event`` is what this invocation's run gets."""
         options = self._options
         if options.store is stored_form and not isinstance(event, _JSON):
@@ -58,7 +58,7 @@ class Calls:
             comes_again=self._comes_again(source),
         )
 
-    def of_wake(self, wake: Wake, context: Any) -> Call | None:
+    def call_of_wake(self, wake: Wake, context: Any) -> Call | None:
         """Make the call of a resume event. Return ``None`` when its key is not in this function's keyspace."""
         if flag(os.environ, "INCUMBENT_DISABLED"):
             observe.LOG.warning("INCUMBENT_DISABLED is set: messages of key %r wait until it is unset", wake.key)
