@@ -6,7 +6,7 @@ from incumbent.rules import KeyState
 from incumbent.values import Acquisition, Beat, Busy, Claimed, Continued, Duplicate, Message, Released, Routed
 from tests.simulation.environment import EPOCH_MS
 
-_OWNER = re.compile(r"([\w'-]+)\.([\w-]{32}|[0-9a-f]{20})(?![\w-])")
+_OWNER = re.compile(r"([\w'-]+)\.([0-9a-f]{48}|[0-9a-f]{20})(?![\w-])")
 _FENCE = 100_000_000  # of a fence only the end is shown: it begins with the date
 
 
