@@ -1,5 +1,6 @@
 """Serves the events of one decorated function: reads each, runs or stores it, and answers its source."""
 
+import operator
 import os
 import threading
 import warnings
@@ -34,7 +35,7 @@ class Endpoint:
         self._making = threading.Lock()
         self._provider: LeaseProvider | None = None
         self._auto_waker: Waker | None = None
-        self._kept: tuple[Runner | None, tuple[observe.Observer, ...]] = (None, ())
+        self._kept: tuple[Runner | None, tuple[object, ...]] = (None, ())
 
     def handle(self, event: Any, context: Any, work: Work) -> Any:
         """Serve one event or resume event, and return its answer."""
@@ -103,10 +104,11 @@ class Endpoint:
         """Return a runner with the provider, the waker and the observers in force: the last one, if they are its."""
         options, provider, waker = self._options, self._provider_in_force(), self.waker()
         watching = observe.from_env(os.environ)
-        kept, kept_watching = self._kept
-        if kept is not None and kept.provider is provider and kept.waker is waker and kept_watching is watching:
-            return kept
-        made = Runner(
+        parts = (provider, waker, watching)
+        runner, kept = self._kept
+        if runner is not None and all(map(operator.is_, parts, kept)):
+            return runner
+        runner = Runner(
             provider,
             options.settings,
             clock=options.clock,
@@ -116,8 +118,8 @@ class Endpoint:
             on_lost=options.on_lost,
             on_dead_letter=options.on_dead_letter,
         )
-        self._kept = (made, watching)
-        return made
+        self._kept = (runner, parts)
+        return runner
 
     def _provider_in_force(self) -> LeaseProvider:
         """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""
@@ -154,7 +156,7 @@ def _checked(work: Work, call: Call, *, answers: bool) -> Work:
     def checked(message: Message, lease: Lease) -> Any:
         result = work(message, lease)
         results.check_done(result, lease.key)
-        if answers and not lease.deferred and any(each.id == own for each in lease.held):
+        if answers and not lease.deferred and (message.id == own or any(each.id == own for each in lease.held)):
             results.check_answer(result, lease.key)
         return result
 

@@ -45,7 +45,8 @@ class EventReader:
         request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
         message_id = self._message_id(event, source, request_id, key)
         stored = stored_form(event, source) if options.store is stored_form else options.store(event)
-        results.refuse_unfinished(stored, f"{options.name}: store")
+        if results.unfinished(stored):
+            results.refuse_unfinished(stored, f"{options.name}: store")
         return Call(
             full_key=full,
             key=key,
@@ -155,7 +156,8 @@ class EventReader:
                 f"{self._options.name}: {selector.said} failed on the event ({type(cause).__name__}: {cause}): nothing "
                 "was run or stored"
             ) from cause
-        results.refuse_unfinished(value, f"{self._options.name}: {selector.said}")
+        if results.unfinished(value):
+            results.refuse_unfinished(value, f"{self._options.name}: {selector.said}")
         return value
 
     def _origin(self, context: Any, request_id: str, keyspace: str) -> Origin:

@@ -113,7 +113,8 @@ def check_answer(result: object, key: str) -> None:
     are text, and a result that is only bytes is sent unchanged.
     """
     try:
-        size = len(result if isinstance(result, bytes) else _encoder()(result).encode())
+        text = result if isinstance(result, bytes) else _encoder()(result)
+        size = len(text) if text.isascii() else len(text if isinstance(text, bytes) else text.encode())
     except Exception as cause:
         raise ResultRefused(
             f"the handler of key {key!r} returned a result that Lambda cannot send ({type(cause).__name__}: {cause}): "
@@ -130,12 +131,8 @@ def check_answer(result: object, key: str) -> None:
 
 def _encoder() -> Callable[[object], str]:
     runtime_client = sys.modules.get("awslambdaric.lambda_runtime_marshaller")  # loaded before any handler in Lambda
-    encode: Callable[[object], str] = getattr(runtime_client, "to_json", _to_json)
+    encode: Callable[[object], str] = getattr(runtime_client, "to_json", _ENCODER.encode)
     return encode
-
-
-def _to_json(result: object) -> str:
-    return json.dumps(result, ensure_ascii=False, default=_default)
 
 
 def _default(value: object) -> object:
@@ -144,3 +141,6 @@ def _default(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode()
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_default)

@@ -78,6 +78,8 @@ def _json_escape(character: str) -> str:
 
 def check_text(name: str, value: object, most: int, key: str | None = None) -> str:
     """Check a text: 1 to ``most`` bytes of UTF-8, any character."""
+    if isinstance(value, str) and value.isascii() and 0 < len(value) <= most:
+        return value
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {shown(value)}", key=key)
     try:
@@ -96,7 +98,7 @@ def check_key(key: object) -> str:
 
 def is_fitted(text: str) -> bool:
     """Return whether a text is the digested form of one that was too long, as listings show it."""
-    return _FITTED.search(text) is not None
+    return "~sha256." in text and _FITTED.search(text) is not None
 
 
 def fit(text: str, most_bytes: int) -> str:
@@ -105,6 +107,8 @@ def fit(text: str, most_bytes: int) -> str:
     Two texts never get the same result: one that looks shortened is shortened too. So apply it only once. A text
     that is not valid Unicode is returned unchanged, for a check to refuse.
     """
+    if text.isascii() and len(text) <= most_bytes and not is_fitted(text):
+        return text
     try:
         raw = text.encode()
     except UnicodeEncodeError:
