@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from incumbent import observe, results
+from incumbent.calls import Call, Completed, Outcome, Postponed
 from incumbent.errors import (
     ConfigurationError,
     DuplicateMessage,
@@ -16,7 +17,6 @@ from incumbent.errors import (
     MessageTooLarge,
 )
 from incumbent.options import CheckedOptions
-from incumbent.runs import Call, Completed, Outcome, Postponed
 from incumbent.sources import Source
 from incumbent.values import Busy, Duplicate, Idle, Routed
 

@@ -8,9 +8,9 @@ the step runs.
 import sys
 from collections.abc import Mapping
 
+from incumbent.calls import Work
 from incumbent.errors import ConfigurationError
 from incumbent.lease import Lease
-from incumbent.runs import Work
 from incumbent.values import Message
 
 _SDK = "aws_durable_execution_sdk_python"

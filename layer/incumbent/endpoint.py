@@ -8,13 +8,15 @@ from typing import Any
 
 from incumbent import durable, observe, powertools, providers, results
 from incumbent.answers import ANSWERED, Answers
+from incumbent.calls import Call, Work
 from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
 from incumbent.errors import ConfigurationError
 from incumbent.event_reader import EventReader
 from incumbent.lease import Lease
 from incumbent.options import CheckedOptions
+from incumbent.own_message import as_stored
 from incumbent.policies import note_policy
-from incumbent.runs import Call, Runner, Work, as_stored
+from incumbent.runner import Runner
 from incumbent.sources import PLAIN, source_of
 from incumbent.stand_in import STAND_IN, staged
 from incumbent.validation import flag

@@ -4,12 +4,12 @@ import os
 from typing import Any
 
 from incumbent import observe, results
+from incumbent.calls import Call
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, IncumbentError, LeaseKeyMissing
 from incumbent.keys import full_key, is_in_keyspace, without_keyspace
 from incumbent.options import CheckedOptions, Selector
 from incumbent.owners import random_name
-from incumbent.runs import Call
 from incumbent.sources import Source, stored_form
 from incumbent.validation import check_message_id, fit_message_id, flag, shown
 from incumbent.values import Message, Origin

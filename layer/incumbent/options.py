@@ -14,7 +14,7 @@ from incumbent.keys import check_keyspace
 from incumbent.lease import Lease
 from incumbent.observe import Observer
 from incumbent.policies import policy_in_force
-from incumbent.runs import Settings
+from incumbent.settings import Settings
 from incumbent.sources import stored_form
 from incumbent.validation import shown
 from incumbent.values import Message, Policy

@@ -20,7 +20,7 @@ from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull, 
 from incumbent.keys import check_keyspace, full_key
 from incumbent.owners import new_ticket, random_name
 from incumbent.policies import note_policy, policy_in_force
-from incumbent.runs import describe
+from incumbent.reporting import describe
 from incumbent.sources import stored_form
 from incumbent.stand_in import STAND_IN
 from incumbent.validation import fit_message_id, flag

@@ -443,7 +443,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim that was answered too late starts a run (R12)",
-        "runs.py",
+        "invocation.py",
         "            lease.assert_held()  # a claim that was answered too late starts nothing (R12)\n",
         "",
         (RUNS,),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from incumbent.runs import Settings
+from incumbent.settings import Settings
 from incumbent.values import Policy
 from tests.simulation.network import FAULTS, ON_REQUESTS
 

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from incumbent import sending
+from incumbent.calls import Call, Completed, Outcome, Postponed
 from incumbent.errors import IncumbentError, LeaseUnavailable, RetryLater
 from incumbent.lease import Lease, Stop
-from incumbent.runs import Call, Completed, Outcome, Postponed, Runner
+from incumbent.runner import Runner
 from incumbent.sweeper import sweep
 from incumbent.values import Duplicate, Message, Origin, Routed
 from incumbent.wakers import Wake

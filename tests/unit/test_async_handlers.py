@@ -15,8 +15,8 @@ import pytest
 
 from incumbent import IncumbentError, Lease, LeaseLost, Stop, current_lease
 from incumbent.async_handlers import synchronous
+from incumbent.calls import Completed
 from incumbent.clock import SYSTEM_CLOCK
-from incumbent.runs import Completed
 from tests.unit.stage import PATIENCE_S, beside, heartbeats
 from tests.unit.test_runs import TTL_MS, Line
 

@@ -7,10 +7,12 @@ from types import FrameType
 from typing import Any
 
 from incumbent import Beat, Claimed, Lease
+from incumbent.calls import Call
 from incumbent.clock import Clock
 from incumbent.providers.memory import MemoryProvider
 from incumbent.retry import call_with_retry
-from incumbent.runs import Call, Runner, Settings
+from incumbent.runner import Runner
+from incumbent.settings import Settings
 from incumbent.testing.clock import FakeClock
 from incumbent.values import Claim, Message, Origin
 

@@ -96,7 +96,7 @@ def test_every_changed_file_and_its_tests_exist() -> None:
     """Rules, both stores, the scripts, and what is above them."""
     found = {target.file: target for target in targets()}
     assert {Path(file).suffix for file in found} == {".py", ".lua"}
-    assert {file.partition("/")[0] for file in found} >= {"rules.py", "runs.py", "heartbeat.py", "providers"}
+    assert {file.partition("/")[0] for file in found} >= {"rules.py", "invocation.py", "heartbeat.py", "providers"}
     for target in found.values():
         for tests in target.stages:
             for word in tests:

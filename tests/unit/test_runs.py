@@ -31,9 +31,12 @@ from incumbent import (
     Wake,
     current_lease,
 )
+from incumbent.calls import Call, Completed, Outcome, Postponed, Work
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
-from incumbent.runs import Call, Completed, Outcome, Postponed, Runner, Settings, Work, describe
+from incumbent.reporting import describe
+from incumbent.runner import Runner
+from incumbent.settings import Settings
 from incumbent.testing.conformance.subject import at_once
 from tests.unit.stage import (
     ARN,

@@ -1,0 +1,90 @@
+"""The message that an invocation brings: which event its run gets, and what becomes of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from incumbent.calls import Call, Completed, Postponed
+from incumbent.observe import LOG
+from incumbent.validation import at_any_depth, is_plain
+from incumbent.values import Message, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What has become of an invocation's message.
+
+    ``answer`` or ``error`` is how its run here ended. Without either it has not run here, and ``is_settled`` then means
+    promised (M3). ``is_settled`` says that the store knows: the answer stands, whatever happens to other messages.
+    """
+
+    answer: Completed | Postponed | None = None
+    error: BaseException | None = None
+    is_settled: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the message has not run in this invocation."""
+        return self.answer is None and self.error is None
+
+
+_UNKNOWN = Fate()
+
+
+class OwnMessage:
+    """This invocation's message, if it brought one. A woken invocation brings none."""
+
+    def __init__(self, call: Call, policy: Policy) -> None:
+        self._call = call
+        self.fate = _UNKNOWN
+        self.id: str | None = None if call.message is None else call.message.id
+        self.stays_after_failure: bool = call.comes_again and policy.on_error == "block"
+        """Whether it stays in the mailbox after a failure, and blocks later ones (M6: failure)."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is such a message, and it has not run here."""
+        return self.id is not None and self.fate.is_open
+
+    def is_among(self, ids: Sequence[str]) -> bool:
+        """Return whether the message is one of these."""
+        return self.id is not None and self.id in ids
+
+    def end(self, *, answer: Completed | Postponed | None = None, error: BaseException | None = None) -> None:
+        """Note how its run has ended; the store does not know yet."""
+        self.fate = replace(self.fate, answer=answer, error=error)
+
+    def note_settled(self, deferred: Sequence[str]) -> None:
+        """Note that a settle has worked, which promised the ``deferred`` messages."""
+        if self.id is not None and (self.id in deferred or not self.fate.is_open):
+            self.fate = replace(self.fate, is_settled=True)
+
+    def prepared(self, message: Message) -> Message:
+        """Return a message for its run: this invocation's message gets the original event, not the stored form.
+
+        If another event is stored under its id, the one stored first runs (M5: once per id).
+        """
+        own = self._call.message
+        if own is None or own.id != message.id or not self.is_open:  # a run may have changed the event meanwhile
+            return message
+        if message.event is not own.event:
+            if as_stored(own.event) != as_stored(message.event):
+                LOG.warning(
+                    "message %r of key %r was delivered again with another event: the event stored first runs",
+                    message.id,
+                    self._call.key,
+                )
+                return message
+            if not is_plain(own.event):  # what is read back differs: every run sees that
+                return message
+        return replace(message, event=self._call.event)
+
+
+def as_stored(event: Any) -> str:
+    """Return a text that is equal for events with the same stored form, whatever the order of their names."""
+    return at_any_depth(_in_order, event)
+
+
+def _in_order(event: Any) -> str:
+    return json.dumps(json.loads(json.dumps(event)), sort_keys=True)

@@ -1,0 +1,71 @@
+"""Tells observers and hooks what one invocation did."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from incumbent.calls import Call
+from incumbent.clock import Clock
+from incumbent.observe import Fact, FactName, Observer, collect, guarded, tell
+from incumbent.values import Message
+
+MAX_ERROR = 500  # characters of an exception kept with its message
+
+
+class Reporter:
+    """The facts of one invocation, passed to its observers, and its dead letters, passed to the hook."""
+
+    def __init__(
+        self,
+        call: Call,
+        clock: Clock,
+        observers: Sequence[Observer],
+        on_dead_letter: Callable[[Message], object] | None,
+    ) -> None:
+        self._call = call
+        self._clock = clock
+        self._observers, self._collected = collect(observers)
+        self._on_dead_letter = on_dead_letter
+        self._process = os.getpid()
+        self._message_id = None if call.message is None else call.message.id
+
+    def tell(self, fact: FactName, **said: Any) -> None:
+        """Pass a fact of this invocation to the observers."""
+        tell(
+            self._observers,
+            Fact(
+                fact=fact,
+                key=self._call.full_key,
+                t_ms=self._clock.now().wall_ms,
+                keyspace=self._call.origin.keyspace,
+                request_id=self._call.origin.request_id,
+                message_id=self._message_id,
+                **said,
+            ),
+        )
+
+    def store_error(self, error: BaseException, *, owner: str | None = None) -> None:
+        """Report a store that gave no answer."""
+        self.tell("store_error", owner=owner, error=describe(error))
+
+    def dead(self, dead_lettered: Sequence[Message]) -> None:
+        """Report the messages that a call has moved to the dead letters (M6: failure)."""
+        for message in dead_lettered:
+            self.tell("dead", message_ids=(message.id,), attempt=message.attempt, error=message.last_error)
+            if self._on_dead_letter is not None:
+                guarded("on_dead_letter", self._on_dead_letter, message)
+
+    def flush(self) -> None:
+        """Have the observers that collect facts tell what they have: not in a forked child, whose facts are copies."""
+        if self._collected and os.getpid() == self._process:
+            for each in self._collected:
+                guarded("observer", each.flush)
+
+
+def describe(error: BaseException) -> str:
+    """Return the text of an exception in a form that every store takes, even if its ``str`` raises."""
+    try:
+        said = str(error)
+    except BaseException as failed:  # noqa: BLE001 - its run must be settled nevertheless
+        said = f"(its text raised {type(failed).__name__})"
+    return f"{type(error).__name__}: {said}".encode(errors="backslashreplace").decode()[:MAX_ERROR]
