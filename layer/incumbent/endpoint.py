@@ -14,7 +14,7 @@ from incumbent.errors import ConfigurationError
 from incumbent.event_reader import EventReader
 from incumbent.lease import Lease
 from incumbent.options import CheckedOptions
-from incumbent.own_message import as_stored
+from incumbent.own_message import are_stored_alike
 from incumbent.policies import note_policy
 from incumbent.runner import Runner
 from incumbent.sources import PLAIN, source_of
@@ -174,7 +174,7 @@ def _by_owner(own_work: Work, work: Work, call: Call) -> Work:
 
     def chosen(message: Message, lease: Lease) -> Any:
         mine = message.event is call.event or (
-            own is not None and own.id == message.id and as_stored(own.event) == as_stored(message.event)
+            own is not None and own.id == message.id and are_stored_alike(own.event, message.event)
         )
         return (own_work if mine else work)(message, lease)
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, TextIO, TypeAlias
+from typing import Final, Literal, Protocol, TextIO, TypeAlias
 
 from incumbent import results
 from incumbent.validation import flag, printable
@@ -91,6 +91,20 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
         LOG.exception("%s raised; the run goes on", what)
 
 
+def heard_by(observers: Iterable[Observer]) -> frozenset[FactName] | None:
+    """Return the facts that any of the observers takes; ``None`` for all. Others need not be made.
+
+    An observer takes all facts unless it names its own in an attribute ``facts``.
+    """
+    named: set[FactName] = set()
+    for observer in observers:
+        facts = getattr(observer, "facts", None)
+        if not isinstance(facts, frozenset):
+            return None
+        named |= facts
+    return frozenset(named)
+
+
 class Collected(Observer, Protocol):
     """An observer of one call."""
 
@@ -139,15 +153,20 @@ class Trace:
         stream.flush()
 
 
-def log_fact(fact: Fact, /) -> None:
-    """Log the facts that an operator should look into, without payloads."""
-    error = None if fact.error is None else printable(fact.error, keep="\\")
-    if fact.fact in {"lost", "wake_failed", "chain_cut", "store_error"}:
-        LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, error)
-    elif fact.fact == "dead":
-        LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, error)
-    elif fact.fact == "orphan" and fact.outcome in {"failed", "untargeted"} and fact.error is not None:
-        LOG.warning("orphan: key %r could not be woken: %s", fact.key, error)
+class FactLog:
+    """An observer that logs the facts that an operator should look into, without payloads."""
+
+    facts: frozenset[FactName] = frozenset({"lost", "wake_failed", "chain_cut", "store_error", "dead", "orphan"})
+
+    def __call__(self, fact: Fact, /) -> None:
+        """Log the fact."""
+        error = None if fact.error is None else printable(fact.error, keep="\\")
+        if fact.fact in {"lost", "wake_failed", "chain_cut", "store_error"}:
+            LOG.warning("%s: key %r, owner %r: %s", fact.fact, fact.key, fact.owner, error)
+        elif fact.fact == "dead":
+            LOG.warning("dead: key %r, message %s, attempt %s: %s", fact.key, fact.message_ids, fact.attempt, error)
+        elif fact.fact == "orphan" and fact.outcome in {"failed", "untargeted"} and fact.error is not None:
+            LOG.warning("orphan: key %r could not be woken: %s", fact.key, error)
 
 
 def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
@@ -155,5 +174,6 @@ def from_env(environ: Mapping[str, str]) -> tuple[Observer, ...]:
     return _TRACED if flag(environ, "INCUMBENT_TRACE") else _LOGGED
 
 
+log_fact: Final = FactLog()
 _LOGGED: tuple[Observer, ...] = (log_fact,)
-_TRACED: tuple[Observer, ...] = (log_fact, Trace())
+_TRACED: tuple[Observer, ...] = (*_LOGGED, Trace())

@@ -69,7 +69,7 @@ class OwnMessage:
         if own is None or own.id != message.id or not self.is_open:  # a run may have changed the event meanwhile
             return message
         if message.event is not own.event:
-            if as_stored(own.event) != as_stored(message.event):
+            if not are_stored_alike(own.event, message.event):
                 LOG.warning(
                     "message %r of key %r was delivered again with another event: the event stored first runs",
                     message.id,
@@ -81,10 +81,11 @@ class OwnMessage:
         return replace(message, event=self._call.event)
 
 
-def as_stored(event: Any) -> str:
-    """Return a text that is equal for events with the same stored form, whatever the order of their names."""
-    return at_any_depth(_in_order, event)
+def are_stored_alike(event: Any, other: Any) -> bool:
+    """Return whether two events have the same stored form, whatever the order of their names."""
+    text, other_text = at_any_depth(json.dumps, event), at_any_depth(json.dumps, other)
+    return text == other_text or at_any_depth(_in_order, text) == at_any_depth(_in_order, other_text)
 
 
-def _in_order(event: Any) -> str:
-    return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
+def _in_order(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)

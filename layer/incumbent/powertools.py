@@ -114,6 +114,8 @@ class PowertoolsMetrics:
 class CollectedMetrics:
     """An observer that keeps the facts of one call for one line. Safe to use from any thread."""
 
+    facts = frozenset({*_COUNTED, *_MEASURED, "run_ended"})
+
     def __init__(self, metrics: PowertoolsMetrics) -> None:
         """Begin without facts. ``metrics`` prints the line."""
         self._metrics = metrics

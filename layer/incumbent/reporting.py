@@ -6,7 +6,7 @@ from typing import Any
 
 from incumbent.calls import Call
 from incumbent.clock import Clock
-from incumbent.observe import Fact, FactName, Observer, collect, guarded, tell
+from incumbent.observe import Fact, FactName, Observer, collect, guarded, heard_by, tell
 from incumbent.values import Message
 
 MAX_ERROR = 500  # characters of an exception kept with its message
@@ -25,12 +25,15 @@ class Reporter:
         self._call = call
         self._clock = clock
         self._observers, self._collected = collect(observers)
+        self._heard = heard_by(self._observers)
         self._on_dead_letter = on_dead_letter
         self._process = os.getpid()
         self._message_id = None if call.message is None else call.message.id
 
     def tell(self, fact: FactName, **said: Any) -> None:
-        """Pass a fact of this invocation to the observers."""
+        """Pass a fact of this invocation to the observers, if one takes it."""
+        if self._heard is not None and fact not in self._heard:
+            return
         tell(
             self._observers,
             Fact(

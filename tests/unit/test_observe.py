@@ -5,12 +5,12 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from incumbent import Fact
-from incumbent.observe import Trace, from_env, guarded, log_fact, tell
+from incumbent.observe import FactName, Trace, from_env, guarded, heard_by, log_fact, tell
 from tests.unit.stage import Facts, raising
 
 FACT = Fact(fact="run_ended", key="orders/k", t_ms=1, owner="A", fence=7, message_ids=("m1",), outcome="handled", ms=0)
@@ -135,6 +135,23 @@ def test_trace_is_asked_for_by_the_environment() -> None:
     log, trace = from_env({"INCUMBENT_TRACE": "1"})
     assert log is log_fact
     assert isinstance(trace, Trace)
+
+
+def test_fact_that_no_observer_takes_is_not_made() -> None:
+    """The log takes the rare ones; an observer that names none takes all."""
+    some = heard_by((log_fact,))
+    assert some is not None
+    assert "lost" in some
+    assert "claimed" not in some
+    assert heard_by((log_fact, lambda _: None)) is None
+    assert heard_by((log_fact, Trace())) is None
+
+
+@pytest.mark.parametrize("name", get_args(FactName))
+def test_facts_that_the_log_names_are_those_that_it_logs(caplog: pytest.LogCaptureFixture, name: Any) -> None:
+    """No fact is left out that it would write."""
+    log_fact(Fact(fact=name, key="k", t_ms=1, outcome="failed", error="said"))
+    assert bool(caplog.records) == (name in log_fact.facts)
 
 
 def test_error_that_is_logged_stays_on_its_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import pytest
 from aws_lambda_powertools import Logger, Metrics, Tracer
@@ -39,7 +39,8 @@ from incumbent import (
     leased,
     leased_function,
 )
-from incumbent.powertools import PowertoolsMetrics, from_env
+from incumbent.observe import FactName
+from incumbent.powertools import PowertoolsMetrics, from_env, measured
 from incumbent.providers.memory import MemoryProvider
 from incumbent.sweeper import sweep
 from tests.unit.stage import Facts, Meddled, RecordingWaker, StepClock, context
@@ -217,6 +218,12 @@ class TestMetrics:
         with pytest.raises(LeaseLost):
             self.handler(lines, provider, clock, work)(event(), context(clock))
         assert lines.names.count("LeaseLost") == 1
+
+    @pytest.mark.parametrize("name", get_args(FactName))
+    def test_the_facts_of_a_call_are_those_that_count(self, lines: Lines, name: Any) -> None:
+        """Others need not be made."""
+        fact = Fact(fact=name, key=KEY, t_ms=0, outcome="handled", waiting=1, waited_ms=1, ms=1)
+        assert bool(measured(fact)) == (name in lines.observer.collect().facts)
 
     def test_a_line_holds_fewer_values_than_cloudwatch_takes(self, lines: Lines) -> None:
         """A hundred of a metric; what is more goes into another line."""
