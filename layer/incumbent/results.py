@@ -73,8 +73,8 @@ def check_done(result: object, key: str) -> None:
 
     Looks into dicts, lists, tuples and sets, at ``MAX_VALUES`` values at most.
     """
-    if type(result) in _ATOMS:
-        return
+    if type(result) in _ATOMS or (type(result) is dict and _ATOMS.issuperset(map(type, result.values()))):
+        return  # the usual results, and quickly
     found = [value for value in _values_in(result) if unfinished(value)]
     if not found:
         return

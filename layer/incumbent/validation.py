@@ -140,8 +140,9 @@ def check_error(error: object) -> str:
 
 def check_origin(name: str, value: object) -> None:
     """Check a field of an origin: at most 1,024 bytes of UTF-8, or empty, or ``None``."""
-    if value not in (None, ""):
-        check_text(f"the origin's {name}", value, MAX_KEY_BYTES)
+    if value is None or value == "" or (isinstance(value, str) and value.isascii() and len(value) <= MAX_KEY_BYTES):
+        return
+    check_text(f"the origin's {name}", value, MAX_KEY_BYTES)
 
 
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
@@ -164,7 +165,10 @@ def check_limit(limit: object) -> int:
 
 def flag(environ: Mapping[str, str], name: str) -> bool:
     """Return whether a switch in the environment is on. A value that is neither yes nor no is refused."""
-    said = environ.get(name, "").strip().lower()
+    given = environ.get(name)
+    if not given:
+        return False
+    said = given.strip().lower()
     if said in _YES or said in _NO:
         return said in _YES
     raise ConfigurationError(f"{name} is {shown(environ[name])}: give 1 or 0")
