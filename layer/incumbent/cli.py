@@ -4,12 +4,12 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from incumbent import __version__, operations
+from incumbent import __version__, doctor, operations
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.keys import full_key, split_key
 from incumbent.local.files import load_json
@@ -56,8 +56,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: success. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter does not
-    exist, a function could not be woken, or some records could not be read. 2: the command could not start; one line
-    on standard error says why. 130: interrupted.
+    exist, a function could not be woken, some records could not be read, or a check failed. 2: the command could not
+    start; one line on standard error says why. 130: interrupted.
     """
     arguments = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -113,6 +113,18 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--dry-run", action="store_true", help="only look")
     sweep.set_defaults(command=_sweep)
     _add_store(sweep)
+
+    checkup = commands.add_parser("doctor", help="check a deployment: its store, its functions and its sweeper")
+    checkup.add_argument(
+        "--function", action="append", default=[], metavar="NAME", help="a function that runs messages; repeatable"
+    )
+    checkup.add_argument("--sweeper", metavar="NAME", help="the sweeper's function, whose schedule is checked")
+    checkup.add_argument(
+        "--through", metavar="NAME", help="let the sweeper's function check the store, from inside its VPC"
+    )
+    checkup.add_argument("--json", action="store_true", help="print one JSON object per line")
+    checkup.set_defaults(command=_doctor)
+    _add_store(checkup)
     _add_dead(commands.add_parser("dead", help="look after dead letters: messages that are out of attempts"))
     return parser
 
@@ -220,6 +232,28 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return GOOD if good else BAD
 
 
+def _doctor(arguments: argparse.Namespace) -> int:
+    say, failed = _printer(), False
+
+    def report(checks: Iterable[doctor.Check]) -> None:
+        nonlocal failed
+        for check in checks:
+            failed = failed or check.status == "failed"
+            say(check.json() if arguments.json else check.line())
+
+    store = _environment(arguments)
+    if arguments.through and any((arguments.provider, arguments.redis_url, arguments.table, arguments.key_prefix)):
+        raise ConfigurationError("--through checks the store of that function: leave out the options that name another")
+    if arguments.through:
+        checks, store = doctor.examine_through(arguments.through, arguments.function)
+        report(checks)
+    else:
+        report(doctor.examine_store(store))
+        report(doctor.examine_wakes(arguments.function))
+    report(doctor.examine_functions(store, arguments.function, sweeper=arguments.sweeper or arguments.through))
+    return BAD if failed else GOOD
+
+
 def _dead_ls(arguments: argparse.Namespace) -> int:
     found = operations.list_letters(
         _store(arguments),
@@ -263,14 +297,19 @@ def _dead_purge(arguments: argparse.Namespace) -> int:
     return GOOD if there else BAD
 
 
-def _store(arguments: argparse.Namespace) -> operations.Store:
+def _environment(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment, with the options that name a store in place of its variables."""
     said = {
         "INCUMBENT_PROVIDER": arguments.provider,
         "INCUMBENT_REDIS_URL": arguments.redis_url,
         "INCUMBENT_TABLE_NAME": arguments.table,
         "INCUMBENT_KEY_PREFIX": arguments.key_prefix,
     }
-    environment = {**os.environ, **{name: value for name, value in said.items() if value}}
+    return {**os.environ, **{name: value for name, value in said.items() if value}}
+
+
+def _store(arguments: argparse.Namespace) -> operations.Store:
+    environment = _environment(arguments)
     if environment.get("INCUMBENT_PROVIDER") == "memory":
         raise ConfigurationError("the memory provider's store is in the process that uses it: name redis or dynamodb")
     return operations.store_of(from_env(environment))

@@ -274,8 +274,10 @@ def _fact(orphan: Orphan, fate: Fate, error: str | None, clock: Clock) -> Fact:
     )
 
 
-def handler(event: object, context: Any) -> dict[str, int]:  # noqa: ARG001 - what Lambda gives
+def handler(event: object, context: Any) -> dict[str, Any]:
     """Sweep once, as a Lambda function that a schedule invokes every minute; answers what ``Swept`` says.
+
+    To the event ``{"incumbent": {"doctor": {"functions": [...]}}}`` it answers what `incumbent.doctor` finds instead.
 
     The environment names the store, as for every function (``INCUMBENT_PROVIDER`` and what belongs to it), and in
     ``INCUMBENT_SWEEP_LIMIT`` how many keys a pass may wake (100). No wake begins in the last 10 seconds before the
@@ -284,6 +286,11 @@ def handler(event: object, context: Any) -> dict[str, int]:  # noqa: ARG001 - wh
 
     Raises ``ConfigurationError``, and what `sweep` raises.
     """
+    asked = event.get("incumbent") if isinstance(event, dict) else None
+    if isinstance(asked, dict) and "doctor" in asked:
+        from incumbent import doctor
+
+        return doctor.answer(asked["doctor"])
     swept = sweep(
         _mailbox(),
         _waker(),

@@ -11,7 +11,17 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "layer" / "incumbent"
 
 # What runs at a terminal, what is for tests, and what only declares.
-LEFT_OUT = ("local/*", "testing/*", "cli.py", "cli/*", "contract.py", "errors.py", "*/secrets.py", "*__init__.py")
+LEFT_OUT = (
+    "local/*",
+    "testing/*",
+    "cli.py",
+    "cli/*",
+    "doctor/*",
+    "contract.py",
+    "errors.py",
+    "*/secrets.py",
+    "*__init__.py",
+)
 
 CONFORMANCE = "tests/conformance/test_dynamodb.py"
 REDIS_RULES = "tests/unit/test_redis_rules.py"
