@@ -15,18 +15,6 @@ from incumbent.wakers import Wake
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class LambdaContext(Protocol):
-    """The part of Lambda's context object that incumbent uses; each of these may be missing."""
-
-    aws_request_id: str
-    invoked_function_arn: str
-    log_stream_name: str
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Milliseconds until the invocation times out."""
-        ...
-
-
 def leased(**options: Unpack[Options]) -> Callable[[F], F]:
     """Let one invocation of a key run; every other one hands its event to the owner and returns at once.
 

@@ -306,7 +306,9 @@ def test_retry_of_what_is_stored_sees_the_event_as_it_came(line: Line) -> None:
     assert seen == [{**body, "token": "secret"}]
 
 
-@pytest.mark.parametrize(("stored", "now"), [(1, 1.0), (1, True), (0, False), ([], {}), (None, False), ("1", 1)])
+@pytest.mark.parametrize(
+    ("stored", "now"), [(1, 1.0), (1, True), (0, False), (0.0, -0.0), ([], {}), (None, False), ("1", 1)]
+)
 def test_event_that_only_python_calls_equal_is_another(line: Line, stored: Any, now: Any) -> None:
     """M5: what the run sees is what the text says that is stored."""
     seen: list[Any] = []
