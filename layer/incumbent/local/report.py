@@ -23,7 +23,7 @@ from typing import Any
 
 from incumbent.keys import split_key
 from incumbent.local.invocations import Invocation, Outcome
-from incumbent.owners import is_ticket
+from incumbent.owners import is_ticket, request_of
 
 PREFIX = "INCUMBENT "
 
@@ -338,9 +338,9 @@ def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912
 
 def _holder(fact: Fact, name: Callable[[str], str]) -> str:
     """Who holds the key: the invocation of an owner, ``<request id>.<random>``, or one that was just woken."""
-    request_id, dot, _ = fact.holder.rpartition(".")
-    if not dot or is_ticket(fact.holder):
-        return fact.holder if fact.holder and not dot else "a successor on its way"
+    request_id = request_of(fact.holder)
+    if request_id is None:
+        return fact.holder if fact.holder and not is_ticket(fact.holder) else "a successor on its way"
     return name(request_id)
 
 
