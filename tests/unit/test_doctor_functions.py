@@ -1,5 +1,6 @@
 """The doctor on functions: what it makes of Lambda's, IAM's, EventBridge's and SQS' answers, which botocore checks."""
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -23,6 +24,13 @@ RIGHTS = ["dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamo
 DOCUMENTED = {name.removeprefix("FUNCTION: ") for name in re.findall(r"`([^`|]+)`", PAGE)}
 
 
+@functools.cache
+def _client(service: str) -> Any:
+    """Return the one client of a service, since making one takes long."""
+    client: Any = boto3.client
+    return client(service)
+
+
 class Account:
     """An AWS account: each service answers what it was told to, in that order, and no more is asked of it."""
 
@@ -37,8 +45,7 @@ class Account:
 
     def _of(self, service: str) -> tuple[Any, Stubber]:
         if service not in self._stubs:
-            session: Any = boto3.session.Session()
-            client = session.client(service)
+            client = _client(service)
             self._stubs[service] = client, self._stack.enter_context(Stubber(client))
         return self._stubs[service]
 

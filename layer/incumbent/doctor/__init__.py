@@ -5,7 +5,6 @@
 """
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -46,35 +45,33 @@ def examine_store(
     provider: Any = from_env(environ)
     name, prefix = environ["INCUMBENT_PROVIDER"], environ.get("INCUMBENT_KEY_PREFIX") or "incumbent"
     key = full_key(KEYSPACE, random_name())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the provider warns of is a check here
-        yield from check_settings(environ, provider)
-        if name in ("none", "memory"):
-            yield Check.warning("store", f"INCUMBENT_PROVIDER is {name}", "name redis or dynamodb where it is deployed")
-            return
-        ttl_ms = ttl_of(environ)
-        of_functions = not sweeping or name == "redis"  # a server has one login, a table a right for each call
-        try:
-            check, error = reach(provider, key, of_functions=of_functions)
-            yield check
-            if error is None:
-                yield from try_calls(provider, key, ttl_ms, of_functions=of_functions, one_login=name == "redis")
-            elif name == "redis" or not code_of(error):
-                return  # else DynamoDB itself refused the call, and the table's description may say why
-            if name == "redis":
-                from incumbent.doctor.server import check_server, remove
+    yield from check_settings(environ, provider)
+    if name in ("none", "memory"):
+        yield Check.warning("store", f"INCUMBENT_PROVIDER is {name}", "name redis or dynamodb where it is deployed")
+        return
+    of_functions = not sweeping or name == "redis"  # a server has one login, a table a right for each call
+    try:
+        check, error = reach(provider, key, of_functions=of_functions)
+        yield check
+        if error is None:
+            ttl_ms, one_login = ttl_of(environ), name == "redis"
+            yield from try_calls(provider, key, ttl_ms, of_functions=of_functions, one_login=one_login)
+        elif name == "redis" or not code_of(error):
+            return  # else DynamoDB itself refused the call, and the table's description may say why
+        if name == "redis":
+            from incumbent.doctor.server import check_server, remove
 
-                yield from check_server(environ, prefix, clock)
-                yield from remove(environ, prefix, key)
-            else:
-                from incumbent.doctor.table import check_table, remove_record
+            yield from check_server(environ, prefix, clock)
+            yield from remove(environ, prefix, key)
+        else:
+            from incumbent.doctor.table import check_table, remove_record
 
-                table = environ["INCUMBENT_TABLE_NAME"]
-                yield from check_table(clients("dynamodb"), table, prefix, clock)
-                if of_functions and error is None:
-                    yield from remove_record(clients("dynamodb"), table, prefix, key)
-        finally:
-            getattr(provider, "close", lambda: None)()
+            table = environ["INCUMBENT_TABLE_NAME"]
+            yield from check_table(clients("dynamodb"), table, prefix, clock)
+            if of_functions and error is None:
+                yield from remove_record(clients("dynamodb"), table, prefix, key)
+    finally:
+        getattr(provider, "close", lambda: None)()
 
 
 def examine_functions(

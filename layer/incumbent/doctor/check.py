@@ -63,6 +63,7 @@ class AwsClients:
     def __init__(self, *, read_s: int = 5) -> None:
         """Make no client yet. ``read_s`` is how many seconds a client waits for an answer."""
         self._read_s = read_s
+        self._session: Any = None
         self._made: dict[str, Any] = {}
 
     def __call__(self, service: str) -> Any:
@@ -74,8 +75,8 @@ class AwsClients:
             config = Config(
                 connect_timeout=2, read_timeout=self._read_s, retries={"total_max_attempts": 2, "mode": "standard"}
             )
-            session: Any = boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
-            self._made[service] = session.client(service, config=config)
+            self._session = self._session or boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
+            self._made[service] = self._session.client(service, config=config)
         return self._made[service]
 
 
