@@ -62,9 +62,9 @@ def build_layer(folder: Path) -> Path:
 
 
 def zip_layer(folder: Path, target: Path) -> Path:
-    """Pack a built layer: sorted, one date, one mode, so that the same files are the same bytes."""
+    """Pack a built layer: sorted, one date, one mode, no caches, so that the same files are the same bytes."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
-        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for file in sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"):
             entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), ZIP_DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, whatever machine packs it

@@ -51,13 +51,15 @@ def test_wheel_of_the_sdist_is_the_wheel(packages: tuple[Path, Path], tmp_path: 
 
 
 def test_layer_is_packed_to_the_same_bytes(built: Built, tmp_path: Path) -> None:
-    """Whatever times and modes its files have; and the example runs on it in a Python that has nothing else."""
+    """Whatever times and modes its files have, without caches; the example runs on it in a Python with nothing else."""
     first = dist.zip_layer(built.layer.parent, tmp_path / "first.zip")
     dist.check_layer(first, dist.left_out())
     copy = tmp_path / "copy"
     shutil.copytree(built.layer.parent, copy, copy_function=shutil.copyfile)
     for file in copy.rglob("*"):
         os.utime(file, (1, 1))
+    (copy / "python" / "incumbent" / "__pycache__").mkdir(exist_ok=True)
+    (copy / "python" / "incumbent" / "__pycache__" / "x.pyc").write_bytes(b"")
     assert dist.zip_layer(copy, tmp_path / "second.zip").read_bytes() == first.read_bytes()
     dist.try_example(dist.environment(tmp_path / "bare"), path=str(copy / "python"))
 
