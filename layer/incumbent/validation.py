@@ -1,6 +1,5 @@
 """The checks that every provider makes before any request (R10: validation, M5: once per id, M7: limits)."""
 
-import hashlib
 import json
 import math
 import re
@@ -115,6 +114,8 @@ def fit(text: str, most_bytes: int) -> str:
         return text
     if len(raw) <= most_bytes and not is_fitted(text):
         return text
+    import hashlib  # 5 ms, and most names fit
+
     return f"{raw[:_BEGINNING_BYTES].decode(errors='ignore')}~sha256.{hashlib.sha256(raw).hexdigest()}"
 
 
