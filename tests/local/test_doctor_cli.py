@@ -43,7 +43,7 @@ def test_each_check_is_a_line(run: Run, valkey_server: ValkeyServer, prefix: str
     code, lines = run("--provider", "redis", "--redis-url", valkey_server.url, "--key-prefix", prefix)
     assert code == 0
     assert lines[0] == "ok           timings: ttl 30,000 ms, renewed every 10,000 ms"
-    assert any(line.startswith("warning      persistence: AOF is off, no replica; ") for line in lines)
+    assert any(line.startswith("warning      persistence: AOF is off; replicas: 0; ") for line in lines)
     assert lines[-1] == "not checked  sweeper: no sweeper is named; name its function with --sweeper"
     assert {line[:11].strip() for line in lines} == {"ok", "warning", "not checked"}
 

@@ -16,9 +16,11 @@ import redis
 
 from incumbent import Message, Origin
 from incumbent.doctor import Check, answer, examine_store
+from incumbent.doctor.calls import try_calls
 from incumbent.doctor.table import INDEX, INDEX_KEYS, KEYS, PROJECTED, TTL_ATTRIBUTE
 from incumbent.errors import ConfigurationError
 from incumbent.providers import from_env
+from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis.permissions import COMMANDS, acl_rules
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import TABLE, DynamoDBServer, ValkeyServer, valkey
@@ -100,7 +102,7 @@ def test_smallest_rights_suffice(durable: ValkeyServer, bare: Any) -> None:
     bare.execute_command("ACL", "SETUSER", "u", "reset", "on", f">{PASSWORD}", *acl_rules("doctor-test").split())
     checks = by_name(examine_store(on_redis(f"redis://u:{PASSWORD}@127.0.0.1:{durable.port}/0")))
     assert bad(checks) == {"server": "not checked"}
-    assert "+info" in checks["server"].advice
+    assert "+info" in checks["server"].found
 
 
 def test_every_command_that_is_missing_is_noticed(durable: ValkeyServer, bare: Any) -> None:
@@ -148,7 +150,7 @@ def test_server_that_forgets_is_a_warning(valkey_server: ValkeyServer) -> None:
     assert "persistence" in bad(by_name(examine_store(on_redis(valkey_server.url))))
     with valkey() as primary, valkey(replica_of=primary) as replica:
         checks = by_name(examine_store(on_redis(primary.url)))
-        assert "1 replicas" in checks["persistence"].found
+        assert "replicas: 1" in checks["persistence"].found
         checks = by_name(examine_store(on_redis(replica.url)))
         assert bad(checks) == {"store": "failed"}
         assert "primary" in checks["store"].found
@@ -181,13 +183,45 @@ def test_waiting_keys_and_keyspaces_are_listed(durable: ValkeyServer, bare: Any)
     store.acquire_lease("threads/1", "o", TTL_MS)
     checks = by_name(examine_store(environment))
     assert bad(checks) == {}
-    assert "2 keys wait for the sweeper, in the keyspaces orders (2)" in checks["waiting keys"].found
+    assert "2 for the sweeper, by keyspace: orders (2)" in checks["waiting keys"].found
     assert "orders, threads" in checks["keyspaces"].found
     bare.hset("{doctor-test:lease:orders/a}:state", "v", "99")
     checks = by_name(examine_store(environment))
     assert bad(checks) == {"formats": "failed"}
     assert "99" in checks["formats"].found
     store.close()
+
+
+# --- calls, on a store of this process
+
+
+class Forgetful(MemoryProvider):
+    """A store that does not find what it has put away."""
+
+    def redrive(self, key: str, message_id: str) -> bool:
+        """Find nothing."""
+        return False
+
+
+def test_call_that_answers_what_cannot_be_has_failed() -> None:
+    """The others are made all the same, and name what worked."""
+    checks = by_name(try_calls(Forgetful(), "incumbent-doctor/k", TTL_MS, of_functions=True, one_login=True))
+    assert bad(checks) == {"redrive": "failed", "claim again": "failed"}
+    assert "it answered False" in checks["redrive"].found
+    assert "settle, purge work" in checks["calls"].found
+
+
+def test_key_that_waits_for_long_is_a_warning() -> None:
+    """Longer than the alarm waits: the sweeper does not run, or does not help."""
+    clock = FakeClock()
+    store = MemoryProvider(clock=clock)
+    store.claim("orders/a", "t", TTL_MS, Message(id="m", event={}), as_ticket=True, origin=Origin(keyspace="orders"))
+    store.release_lease("orders/a", "t")
+    for minutes, status in ((9, {}), (2, {"waiting keys": "warning"})):
+        clock.advance(minutes * 60_000)
+        checks = by_name(try_calls(store, f"incumbent-doctor/{minutes}", TTL_MS, of_functions=True, one_login=True))
+        assert bad(checks) == status
+    assert "by keyspace: orders (1), the oldest for 660 s" in checks["waiting keys"].found
 
 
 # --- settings
@@ -376,7 +410,7 @@ def test_what_a_function_may_not_ask_is_not_checked(moto: Any, deny: Deny) -> No
     unchecked = {"table", "time to live", "recovery", "keyspaces", "dead letters", "waiting keys"}
     assert bad(checks) == dict.fromkeys(unchecked, "not checked")
     for operation in DESCRIBING:
-        assert any(f"dynamodb:{operation}" in check.advice for check in checks.values()), operation
+        assert any(f"dynamodb:{operation}" in check.found for check in checks.values()), operation
 
 
 @pytest.mark.parametrize("operation", ["GetItem", "PutItem", "UpdateItem", "DeleteItem"])

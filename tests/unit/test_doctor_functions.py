@@ -187,8 +187,8 @@ def test_what_may_not_be_asked_is_not_checked(account: Account) -> None:
     checks = checks_of(account)
     unchecked = ("rights", "RecursiveLoop", "asynchronous retries", "event sources")
     assert bad(checks) == dict.fromkeys(unchecked, "not checked")
-    assert "iam:SimulatePrincipalPolicy" in checks["rights"].advice
-    assert "lambda:ListEventSourceMappings" in checks["event sources"].advice
+    assert "iam:SimulatePrincipalPolicy" in checks["rights"].found
+    assert "lambda:ListEventSourceMappings" in checks["event sources"].found
 
 
 def test_function_that_may_not_be_read_is_not_checked(account: Account) -> None:
@@ -272,7 +272,7 @@ def test_wake_is_tried_without_starting_anything(account: Account) -> None:
     account.refuses("lambda", "invoke")
     good, refused = examine_wakes(["shop-orders", "shop-orders"], clients=account)
     assert (good.status, refused.status) == ("ok", "failed")
-    assert "lambda:InvokeFunction" in refused.advice
+    assert "lambda:InvokeFunction" in refused.found
 
 
 def test_target_that_is_named_is_the_one_to_wake(account: Account) -> None:

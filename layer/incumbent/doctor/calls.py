@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.doctor.check import Check, is_refused, text_of
@@ -13,7 +13,9 @@ from incumbent.errors import StoredFormatUnknown
 from incumbent.keys import split_key
 from incumbent.retry import search_until
 from incumbent.validation import shown
-from incumbent.values import Failure, Message, Origin, Policy
+from incumbent.values import Claimed, Failure, Message, Origin, Policy, Routed
+
+T = TypeVar("T")
 
 _ONCE = Policy(max_attempts=1)
 _LARGE = "x" * 4_000  # kept as an item of its own in a table
@@ -23,7 +25,29 @@ _LONG_MS = 10 * 60_000  # as the alarm OldestWaitingMessageAlarm counts
 
 
 class UnexpectedAnswer(Exception):
-    """A call returned what cannot be."""
+    """A call returned what the calls before it do not lead to."""
+
+
+class Trial:
+    """Calls on one key: those that worked, and a check for each of the others."""
+
+    def __init__(self) -> None:
+        """Begin without a call."""
+        self.worked: list[str] = []
+        self.others: list[Check] = []
+
+    def make(self, name: str, call: Callable[[], T], *, wanted: Callable[[T], object] = lambda _: True) -> T | None:
+        """Make a call and return its answer, or ``None`` if it raises or does not answer what is ``wanted``."""
+        try:
+            said = call()
+            if not wanted(said):
+                raise UnexpectedAnswer(f"it answered {shown(said)}")  # noqa: TRY301 - reported like any error
+        except Exception as error:  # noqa: BLE001 - whatever a store or a client raises is the finding
+            advice = "allow what it needs (docs/lambda.md)" if is_refused(error) else "see the error"
+            self.others.append(Check.failed(name, text_of(error), advice))
+            return None
+        self.worked.append(name)
+        return said
 
 
 def reach(store: Any, key: str, *, of_functions: bool) -> tuple[Check, Exception | None]:
@@ -57,84 +81,74 @@ def try_calls(store: Any, key: str, ttl_ms: int, *, of_functions: bool, one_logi
     ``one_login``: a caller that may make one call is meant to make all, those for dead letters included.
     """
     if of_functions:
-        yield from _as_function(store, key, ttl_ms, one_login=one_login)
+        trial = Trial()
+        _lease_a_key(trial, store, key, ttl_ms)
+        _run_messages(trial, store, key, ttl_ms, one_login=one_login)
+        if trial.worked:
+            yield Check.ok("calls", f"{', '.join(trial.worked)} work on a key of the doctor's own")
+        yield from trial.others
     else:
-        found = "a sweeper has not the rights of functions on the table"
+        found = "a sweeper does not have the functions' rights on the table"
         advice = "run incumbent doctor --function NAME at a terminal, which looks at the rights of the function's role"
         yield Check.unchecked("calls", found, advice)
     yield from _waiting(store, one_login=one_login)
 
 
-def _as_function(store: Any, key: str, ttl_ms: int, *, one_login: bool) -> Iterator[Check]:
-    """Make the calls of runs, of ``send`` and of ``incumbent dead``."""
-    tried: list[str] = []
-    failed: list[Check] = []
+def _lease_a_key(trial: Trial, store: Any, key: str, ttl_ms: int) -> None:
+    trial.make("acquire", lambda: store.acquire_lease(key, "a", ttl_ms), wanted=lambda said: said.acquired)
+    trial.make("transfer", lambda: store.transfer_lease(key, "a", "b", ttl_ms), wanted=bool)
+    trial.make("renew", lambda: store.renew_lease(key, "b", ttl_ms), wanted=bool)
+    trial.make("release", lambda: store.release_lease(key, "b"))
 
-    def attempt(name: str, call: Callable[[], Any], *, wanted: Callable[[Any], object] = lambda _: True) -> Any:
-        """Make one call; note whether it failed. A call whose key is not in the expected state has failed as well."""
-        try:
-            said = call()
-            if not wanted(said):
-                raise UnexpectedAnswer(f"it answered {shown(said)}, which is not what these calls lead to")  # noqa: TRY301 - reported like any error
-        except Exception as error:  # noqa: BLE001 - as above
-            advice = "allow what it needs (docs/lambda.md)" if is_refused(error) else "see the error"
-            failed.append(Check.failed(name, text_of(error), advice))
-            return None
-        tried.append(name)
-        return said
 
-    origin = Origin(keyspace=key.partition("/")[0])
-    attempt("acquire", lambda: store.acquire_lease(key, "a", ttl_ms), wanted=lambda said: said.acquired)
-    attempt("transfer", lambda: store.transfer_lease(key, "a", "b", ttl_ms), wanted=bool)
-    attempt("renew", lambda: store.renew_lease(key, "b", ttl_ms), wanted=bool)
-    attempt("release", lambda: store.release_lease(key, "b"))
+def _run_messages(trial: Trial, store: Any, key: str, ttl_ms: int, *, one_login: bool) -> None:
+    """Run a large message, take a small one, and let that die if the caller may look after dead letters."""
+    origin = Origin(keyspace=split_key(key)[0])
+
+    def claim(owner: str, message: Message | None) -> Any:
+        return store.claim(key, owner, ttl_ms, message, origin=origin, policy=_ONCE)
+
+    def settle(owner: str, fence: int, **outcome: Any) -> Any:
+        return store.settle(key, owner, ttl_ms=ttl_ms, fence=fence, policy=_ONCE, **outcome)
+
     own, other = Message(id="m1", event=_LARGE), Message(id="m2", event={})
-    claimed = attempt(
-        "claim",
-        lambda: store.claim(key, "c", ttl_ms, own, origin=origin, policy=_ONCE),
-        wanted=lambda said: type(said).__name__ == "Claimed",
+    claimed = trial.make("claim", lambda: claim("c", own), wanted=lambda said: isinstance(said, Claimed))
+    if claimed is None:
+        return
+    fence = claimed.fence
+    trial.make("route", lambda: claim("d", other), wanted=lambda said: isinstance(said, Routed))
+    trial.make("beat", lambda: store.beat(key, "c", ttl_ms, fence=fence))
+    trial.make(
+        "take",
+        lambda: store.take(key, "c", ttl_ms, have=["m1"], fence=fence),
+        wanted=lambda said: [each.id for each in said] == ["m2"],
     )
-    if claimed is not None:
-        attempt(
-            "route",
-            lambda: store.claim(key, "d", ttl_ms, other, origin=origin, policy=_ONCE),
-            wanted=lambda said: type(said).__name__ == "Routed",
-        )
-        attempt("beat", lambda: store.beat(key, "c", ttl_ms))
-        attempt(
-            "take",
-            lambda: store.take(key, "c", ttl_ms, have=["m1"]),
-            wanted=lambda said: [each.id for each in said] == ["m2"],
-        )
-        attempt("peek", lambda: store.peek(key))
-        attempt("find", lambda: store.find(key, "m1", policy=_ONCE), wanted=lambda said: said == "running")
-        letters = _letters(store, key, tried, failed, one_login=one_login)
-        ended: dict[str, Any] = {"failed": [Failure(id="m2", error="incumbent doctor")]} if letters else {}
-        handled = ["m1"] if letters else ["m1", "m2"]
-        attempt("settle", lambda: store.settle(key, "c", ttl_ms=ttl_ms, handled=handled, policy=_ONCE, **ended))
-        if letters:
-            attempt("redrive", lambda: store.redrive(key, "m2"), wanted=bool)
-            attempt("claim again", lambda: store.claim(key, "e", ttl_ms, None, policy=_ONCE))
-            failure = Failure(id="m2", error="incumbent doctor", final=True)
-            attempt("fail", lambda: store.settle(key, "e", ttl_ms=ttl_ms, failed=[failure], policy=_ONCE))
-            attempt("purge", lambda: store.purge(key, "m2"), wanted=bool)
-    if tried:
-        yield Check.ok("calls", f"{', '.join(tried)} work on a key of the doctor's own")
-    yield from failed
+    trial.make("peek", lambda: store.peek(key))
+    trial.make("find", lambda: store.find(key, "m1", policy=_ONCE), wanted=lambda said: said == "running")
+    if not _may_see_letters(trial, store, key, one_login=one_login):
+        trial.make("settle", lambda: settle("c", fence, handled=["m1", "m2"]))
+        return
+    failure = Failure(id="m2", error="incumbent doctor", final=True)
+    trial.make("settle", lambda: settle("c", fence, handled=["m1"], failed=[failure]))
+    trial.make("redrive", lambda: store.redrive(key, "m2"), wanted=bool)
+    again = trial.make("claim again", lambda: claim("e", None), wanted=lambda said: isinstance(said, Claimed))
+    if again is not None:
+        trial.make("fail", lambda: settle("e", again.fence, failed=[failure]))
+    trial.make("purge", lambda: store.purge(key, "m2"), wanted=bool)
 
 
-def _letters(store: Any, key: str, tried: list[str], failed: list[Check], *, one_login: bool) -> bool:
-    """Return whether the caller may look after dead letters, which functions need not do on a table."""
+def _may_see_letters(trial: Trial, store: Any, key: str, *, one_login: bool) -> bool:
+    """Return whether the caller may list dead letters, for which functions need no right on a table."""
     try:
         list(store.dead_letters(key, 1))
     except Exception as error:  # noqa: BLE001 - as above
         if is_refused(error) and not one_login:
-            found = "this caller may not list dead letters, as incumbent dead does"
-            failed.append(Check.unchecked("dead letters", found, "allow dynamodb:Query on the table to operators"))
+            found = "this caller lacks dynamodb:Query, which incumbent dead needs"
+            trial.others.append(Check.unchecked("dead letters", found, "allow it on the table to operators"))
         else:
-            failed.append(Check.failed("dead letters", text_of(error), "see the error"))
+            trial.others.append(Check.failed("dead letters", text_of(error), "see the error"))
         return False
-    tried.append("dead letters")
+    trial.worked.append("dead letters")
     return True
 
 
@@ -152,19 +166,19 @@ def _waiting(store: Any, *, one_login: bool) -> Iterator[Check]:
         unread = error
     except Exception as error:  # noqa: BLE001 - as above
         if is_refused(error) and not one_login:
-            found = f"this caller may not search as a sweeper does: {text_of(error)}"
+            found = f"this caller lacks a right of sweepers: {text_of(error)}"
             advice = "allow dynamodb:Query on the index orphans and dynamodb:BatchGetItem on the table to sweepers"
             yield Check.unchecked("waiting keys", found, advice)
         else:
-            yield Check.failed("waiting keys", text_of(error), "a sweeper finds nothing so: see the error")
+            yield Check.failed("waiting keys", text_of(error), "a sweeper finds nothing either: see the error")
         return
     if unread is not None:
-        found = f"{max(1, len(unread.skipped)):,} records cannot be read: {text_of(unread)}"
+        found = f"not every record can be read: {text_of(unread)}"
         yield Check.failed("formats", found, "deploy the release that wrote them, or a newer one")
     else:
         yield Check.ok("formats", "every key that waits can be read")
     named = ", ".join(f"{name or 'none'} ({number:,})" for name, number in sorted(keyspaces.items()))
-    found = f"{keyspaces.total():,} keys wait for the sweeper" + (f", in the keyspaces {named}" if named else "")
+    found = f"{keyspaces.total():,} for the sweeper" + (f", by keyspace: {named}" if named else "")
     if oldest_ms > _LONG_MS:
         yield Check.warning(
             "waiting keys", f"{found}, the oldest for {oldest_ms // 1_000:,} s", "is the sweeper running?"

@@ -110,7 +110,7 @@ def text_of(error: BaseException) -> str:
 def not_asked(name: str, right: str, error: BaseException) -> Check:
     """Make the result of a check whose request was not answered: ``right`` is the permission that it needs."""
     if is_refused(error):
-        return Check.unchecked(name, f"this caller may not {right}", f"allow {right} to have it checked")
+        return Check.unchecked(name, f"this caller lacks {right}", "allow it to have this checked")
     if code_of(error) in _MISSING:
         return Check.failed(name, text_of(error), "check the name and the Region")
     return Check.unchecked(name, text_of(error), f"{right} was not answered: check credentials, Region and network")

@@ -87,8 +87,8 @@ def _about(node: Any, place: str) -> Iterator[Check]:
     except Exception as error:  # noqa: BLE001 - as above
         name = f"server{place}"
         if is_refused(error):
-            found = "this user may not INFO: version, role, eviction and persistence are unknown"
-            yield Check.unchecked(name, found, "add +info to the user's rights to have them checked")
+            found = "this user lacks +info: version, role, eviction and persistence are unknown"
+            yield Check.unchecked(name, found, "allow it to have them checked")
         else:
             yield Check.unchecked(name, text_of(error), "INFO was not answered")
         return
@@ -116,7 +116,7 @@ def _role(said: Mapping[str, Any], place: str) -> Check:
     role = said.get("role", "unknown")
     if role in ("slave", "replica"):
         return Check.failed(f"role{place}", "a replica", "give the address of the primary")
-    return Check.ok(f"role{place}", f"a primary with {said.get('connected_slaves', 0)} replicas")
+    return Check.ok(f"role{place}", f"a primary; replicas: {said.get('connected_slaves', 0)}")
 
 
 def _eviction(said: Mapping[str, Any], place: str) -> Check:
@@ -136,9 +136,9 @@ def _persistence(said: Mapping[str, Any], place: str) -> Check:
     if said.get("aof_enabled") == 1:
         return Check.ok(name, "AOF is on")
     if replicas:
-        found = f"AOF is off, {replicas} replicas"
+        found = f"AOF is off; replicas: {replicas}"
         return Check.warning(name, found, "a fail-over can lose the last accepted messages (docs/semantics.md)")
-    return Check.warning(name, "AOF is off, no replica", "a restart loses leases and accepted messages: turn AOF on")
+    return Check.warning(name, "AOF is off; replicas: 0", "a restart loses leases and accepted messages: turn AOF on")
 
 
 def _clock(node: Any, place: str, clock: Clock) -> Check:

@@ -155,8 +155,8 @@ def _keyspaces(client: Any, name: str, prefix: str) -> Check:
         page = client.scan(TableName=name, Limit=_LOOKED_AT, ProjectionExpression="pk")
     except Exception as error:  # noqa: BLE001 - as above
         if is_refused(error):
-            found = "this caller may not dynamodb:Scan"
-            return Check.unchecked("keyspaces", found, "allow dynamodb:Scan on the table to operators")
+            found = "this caller lacks dynamodb:Scan"
+            return Check.unchecked("keyspaces", found, "allow it on the table to operators")
         return not_asked("keyspaces", "dynamodb:Scan", error)
     keys = (each.get("pk", {}).get("S", "") for each in page["Items"])
     keyspaces = {item.key_of(prefix, pk).partition("/")[0] for pk in keys if pk.startswith(begins)}
