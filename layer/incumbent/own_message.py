@@ -96,9 +96,8 @@ def _is_exactly(stored: Any, event: Any) -> bool:
 
 def are_stored_alike(event: Any, other: Any) -> bool:
     """Return whether two events have the same stored form, whatever the order of their names."""
-    text, other_text = at_any_depth(json.dumps, event), at_any_depth(json.dumps, other)
-    return text == other_text or at_any_depth(_in_order, text) == at_any_depth(_in_order, other_text)
+    return at_any_depth(_in_order, event) == at_any_depth(_in_order, other)
 
 
-def _in_order(text: str) -> str:
-    return json.dumps(json.loads(text), sort_keys=True)
+def _in_order(event: Any) -> str:
+    return json.dumps(json.loads(json.dumps(event)), sort_keys=True)
