@@ -6,7 +6,7 @@ from typing import Any
 
 from incumbent.clock import Clock
 from incumbent.doctor.check import Check, code_of, is_refused, not_asked, text_of
-from incumbent.providers.dynamodb import item
+from incumbent.keys import split_key
 
 KEYS = {"pk": "S", "sk": "S"}
 INDEX, INDEX_KEYS = "orphans", {"orphan_shard": "S", "orphan_since": "N"}
@@ -38,7 +38,7 @@ def check_table(client: Any, name: str, prefix: str, clock: Clock) -> Iterator[C
 def remove_record(client: Any, name: str, prefix: str, key: str) -> Iterator[Check]:
     """Delete the record of the doctor's key; yield a check only if that fails."""
     try:
-        at = {"pk": {"S": item.partition(prefix, key)}, "sk": {"S": item.LEASE}}
+        at = {"pk": {"S": f"{prefix}#{key}"}, "sk": {"S": "lease"}}
         client.delete_item(TableName=name, Key=at)
     except Exception as error:  # noqa: BLE001 - as above
         yield Check.warning("clean-up", text_of(error), f"what is left of {key} has a time to live")
@@ -150,7 +150,7 @@ def _unknown_or(name: str, right: str, error: Exception) -> Check:
 
 def _keyspaces(client: Any, name: str, prefix: str) -> Check:
     """Look which keyspaces have keys, in one page of a scan."""
-    begins = item.partition(prefix, "")
+    begins = f"{prefix}#"
     try:
         page = client.scan(TableName=name, Limit=_LOOKED_AT, ProjectionExpression="pk")
     except Exception as error:  # noqa: BLE001 - as above
@@ -159,7 +159,7 @@ def _keyspaces(client: Any, name: str, prefix: str) -> Check:
             return Check.unchecked("keyspaces", found, "allow it on the table to operators")
         return not_asked("keyspaces", "dynamodb:Scan", error)
     keys = (each.get("pk", {}).get("S", "") for each in page["Items"])
-    keyspaces = {item.key_of(prefix, pk).partition("/")[0] for pk in keys if pk.startswith(begins)}
+    keyspaces = {split_key(pk.removeprefix(begins))[0] for pk in keys if pk.startswith(begins)}
     keyspaces.discard("incumbent-doctor")
     of = f" (of the first {page['ScannedCount']:,} items)" if "LastEvaluatedKey" in page else ""
     return Check.ok("keyspaces", f"below the prefix {prefix}: {', '.join(sorted(keyspaces)[:20]) or 'none yet'}{of}")
