@@ -58,9 +58,9 @@ test: setup sam lint ## lint, then every test, with coverage
 dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment
 	$(BIN)/python -m tests.build.dist dist
 
-bench: setup ## measure what a cold start and a run cost, beside others
+bench: setup ## measure what runs and cold starts cost, beside others, into docs/performance.md (SECTIONS=redis: print)
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'
-	$(foreach figures,$(wildcard benchmarks/*.py),$(BIN)/python $(figures) &&) true
+	$(BIN)/python -m benchmarks $(SECTIONS)
 
 docs: $(VENV)/.installed ## build the documentation site into site/; a broken link fails
 	$(PIP) install -qq --no-build-isolation -e '.[docs]'

@@ -1,0 +1,1 @@
+"""What a run costs, beside the locks and the idempotency that people use: ``python -m benchmarks``."""
