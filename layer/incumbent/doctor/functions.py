@@ -182,7 +182,7 @@ def _mappings(clients: Clients, function: str, timeout_ms: int) -> Iterator[Chec
         return
     for mapping in mappings:
         source = str(mapping.get("EventSourceArn", ""))
-        service, last = (source.split(":") + [""] * 3)[2], source.rpartition(":")[2]
+        service, last = (source.split(":", 5) + [""] * 6)[2], source.split(":", 5)[-1]  # a table's stream has colons
         name = f"{function}: {service or 'source'} {last}"
         reports = "ReportBatchItemFailures" in (mapping.get("FunctionResponseTypes") or ())
         if service == "sqs":
