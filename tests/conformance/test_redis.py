@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 import valkey
-from redis.cluster import RedisCluster
 from valkey.backoff import NoBackoff
 from valkey.cluster import ValkeyCluster
 from valkey.retry import Retry
@@ -19,6 +18,7 @@ from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS
 from incumbent.providers.redis.permissions import acl_rules
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
+from incumbent.testing.conformance.walks import ARCHIVE_STEPS, MAILBOX_STEPS, WALKS, Walking
 from incumbent.testing.servers import ValkeyServer
 
 # Moves the stored times of one key into the past, and what is left to live with them.
@@ -130,8 +130,8 @@ class _OnValkey(MailboxConformance, ArchiveConformance):
         return f"redis://{login}127.0.0.1:{self.server.port}/0{self.parameters}"
 
     def connect(self) -> Any:
-        """Return a bare client."""
-        raise NotImplementedError
+        """Return a bare client; of a cluster's one node, which has every slot."""
+        return redis.Redis(port=self.server.port)
 
     @pytest.fixture(autouse=True)
     def _connections(self) -> Any:
@@ -152,10 +152,6 @@ class TestStandalone(_OnValkey):
     @pytest.fixture(autouse=True)
     def _server(self, valkey_server: ValkeyServer) -> None:
         self.server = valkey_server
-
-    def connect(self) -> Any:
-        """Return a bare client."""
-        return redis.Redis(port=self.server.port)
 
 
 class TestStandaloneDecoding(TestStandalone):
@@ -185,16 +181,26 @@ class TestCluster(_OnValkey):
     def _server(self, valkey_cluster: ValkeyServer) -> None:
         self.server = valkey_cluster
 
-    def connect(self) -> Any:
-        """Return a cluster's bare client."""
-        return RedisCluster(host="127.0.0.1", port=self.server.port)
 
+class TestValkeyPyCluster(Walking):
+    """The same by the package valkey: what differs is how a call is sent, and walks make every call."""
 
-class TestValkeyPyCluster(TestCluster):
-    """The same by the package valkey."""
+    slack_ms = TestCluster.slack_ms
 
-    def make_other(self, provider: Any) -> RedisProvider:
-        """A client that repeats nothing."""
-        client = ValkeyCluster(host="127.0.0.1", port=self.server.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
-        self.opened.append(client)
-        return patient(RedisProvider(client=client, key_prefix=self.prefix))
+    @pytest.fixture(autouse=True)
+    def _client(self, valkey_cluster: ValkeyServer) -> Any:
+        retry = Retry(NoBackoff(), 0)  # it repeats nothing
+        self.client = ValkeyCluster(host="127.0.0.1", port=valkey_cluster.port, socket_timeout=1, retry=retry)
+        self.prefix = unique_prefix()
+        yield
+        self.client.close()  # type: ignore[no-untyped-call]
+
+    def pass_time(self, ms: int) -> None:
+        """Move what is stored, since the server's clock cannot be."""
+        pass_time(self.client, self.prefix, ms)
+
+    @pytest.mark.parametrize("number", range(2 * WALKS))
+    def test_every_answer_is_the_references(self, number: int) -> None:
+        """R1 to R7, M1 to M9: leases, messages and dead letters."""
+        provider = patient(RedisProvider(client=self.client, key_prefix=self.prefix))
+        self.follow(provider, f"key-{number}", number, ARCHIVE_STEPS if number % 2 else MAILBOX_STEPS)
