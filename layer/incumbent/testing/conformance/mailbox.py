@@ -3,6 +3,7 @@
 from incumbent.testing.conformance.claiming import Claiming
 from incumbent.testing.conformance.crowds import Crowds
 from incumbent.testing.conformance.dying import Dying
+from incumbent.testing.conformance.failing import Failing
 from incumbent.testing.conformance.handing_over import HandingOver
 from incumbent.testing.conformance.lease import LeaseConformance
 from incumbent.testing.conformance.running import Running
@@ -11,7 +12,9 @@ from incumbent.testing.conformance.storing import Storing
 from incumbent.testing.conformance.walks import Walks
 
 
-class MailboxConformance(Walks, Crowds, Storing, HandingOver, Running, Dying, Claiming, Settling, LeaseConformance):
+class MailboxConformance(
+    Walks, Crowds, Storing, HandingOver, Running, Dying, Failing, Claiming, Settling, LeaseConformance
+):
     """Messages beside the lease, the lease's own tests included.
 
     They run from the last of these classes to the first: each begins with the stale owner.
