@@ -14,7 +14,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Protocol
@@ -22,43 +22,15 @@ from typing import Any, Protocol
 from incumbent.clock import Clock
 from incumbent.local.files import parse_json
 from incumbent.local.http_server import Handler, Server
-from incumbent.local.invocations import LogLine, OnLog, Pending
+from incumbent.local.invocations import LogLine, OnLog
 from incumbent.local.output import Output, readable
 from incumbent.local.process_reaper import ProcessReaper
 from incumbent.local.template import LATEST, FunctionSpec
-from incumbent.local.timers import Timer
+from incumbent.local.work import Work
 
 _RUNTIME_API = "/2018-06-01/runtime"
 _HANG_UP_MS = 1_000
 _STOP_TRIES = 200
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Work:
-    """One attempt at an invocation, on its way; what of it changes is guarded by its fleet."""
-
-    pending: Pending
-    label: str
-    body: bytes
-    invoked_arn: str
-    trace_id: str
-    client_context: str | None
-    asynchronous: bool
-    sent_at_ms: int
-    attempt: int = 1
-    started_at_ms: int = 0
-    deadline_at_ms: int = 0
-    cold_start: bool = False
-    deadline: Timer | None = None
-    timed_out: bool = False
-    answered: bool = False
-    unread: bool = False
-    logs: list[LogLine] = field(default_factory=list)
-
-    @property
-    def request_id(self) -> str:
-        """The same for every attempt."""
-        return self.pending.request_id
 
 
 class Poll:

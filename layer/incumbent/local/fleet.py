@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from incumbent.local.environment import Environment, Phase, Poll, Settings, Work
+from incumbent.local.environment import Environment, Phase, Poll, Settings
 from incumbent.local.invocations import Outcome
 from incumbent.local.template import FunctionSpec
 from incumbent.local.timers import Timers
+from incumbent.local.work import Work
 
 # A worker that closes its connection to open another answers within this; after it, it counts as crashed.
 _RECONNECT_MS = 500
@@ -221,12 +222,8 @@ class Fleet:
             if self._closed:
                 return
             self._number += 1
-            environment = Environment(
-                name=f"{self.spec.logical_id}-{self._number}",
-                spec=self.spec,
-                settings=self._settings,
-                fleet=self,
-            )
+            name = f"{self.spec.logical_id}-{self._number}"
+            environment = Environment(name=name, spec=self.spec, settings=self._settings, fleet=self)
             self.environments.append(environment)
             self._timers.after(self._init_timeout_ms, functools.partial(self._init_expired, environment))
             environment.start()

@@ -25,18 +25,18 @@ from incumbent.local.invocations import (
     RETRY_DELAYS_MS,
     CannotStart,
     Invocation,
-    Listeners,
+    Invoking,
     LogLine,
     OnInvocation,
     OnLog,
     Outcome,
     Pending,
-    encode,
     ignore,
     retry_delay_ms,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.isolated_aws import closed, closed_process
+from incumbent.local.ledger import Ledger
 from incumbent.local.template import LATEST, Function, FunctionSpec, find_function
 from incumbent.local.timers import Timers
 
@@ -68,7 +68,7 @@ class Context:
         return max(0, self.clock.now().until(self.deadline))
 
 
-class InProcessLambda:
+class InProcessLambda(Invoking):
     """Calls handlers in ``concurrency`` threads a function; a context manager, one at a time in a process.
 
     While it is open, what is printed goes to ``on_log``, the functions' variables are the process's, all of them
@@ -94,9 +94,7 @@ class InProcessLambda:
         self._clock = clock
         self._retry_delays_ms = tuple(retry_delays_ms)
         self._timers = Timers(clock)
-        self._listeners = Listeners(on_log, on_invocation)
-        self._changed = threading.Condition()
-        self._outstanding = 0
+        self._ledger = Ledger(on_log, on_invocation)
         self._handlers: dict[str, Callable[[Any, Context], Any]] = {}
         self._current = threading.local()
         self._threads = {
@@ -128,22 +126,6 @@ class InProcessLambda:
         """Raise ConfigurationError where there is no such function."""
         self._find(function)
 
-    def invoke(self, function: str, event: Any, *, label: str = "") -> Invocation:
-        """Invoke, wait, and return how it ended.
-
-        Raises:
-            ConfigurationError: there is no such function.
-        """
-        return self.submit(function, event, label=label).result()
-
-    def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
-        """Send an invocation and return at once.
-
-        Raises:
-            ConfigurationError: there is no such function.
-        """
-        return self.submit_bytes(function, encode(event), asynchronous=asynchronous, label=label)
-
     def submit_bytes(
         self,
         function: str,
@@ -174,21 +156,16 @@ class InProcessLambda:
                 attempt=attempt,
                 sent_at_ms=sent_at_ms,
             )
-            self._listeners.invocation(invocation)
-            if invocation.retried_in_ms is not None:
-                self._timers.after(invocation.retried_in_ms, lambda: begin(attempt + 1))
-                return
-            with self._changed:
-                self._outstanding -= 1
-                self._changed.notify_all()
-            pending.resolve(invocation)
+            if self._ledger.ended(invocation):
+                self._timers.after(invocation.retried_in_ms or 0, lambda: begin(attempt + 1))
+            else:
+                pending.resolve(invocation)
 
         def begin(attempt: int) -> None:
             self._threads[spec.logical_id].submit(run, attempt)
 
-        with self._changed:
-            begin(1)
-            self._outstanding += 1
+        self._ledger.began()
+        begin(1)
         return pending
 
     def warm(self, function: str, environments: int | None = None) -> None:
@@ -210,11 +187,7 @@ class InProcessLambda:
         Raises:
             TimeoutError: that took longer than ``timeout_ms``.
         """
-        with self._changed:
-            idle = self._changed.wait_for(lambda: self._outstanding == 0 or self._listeners.raised, timeout_ms / 1_000)
-            self._listeners.check()
-            if not idle:
-                raise TimeoutError(f"{self._outstanding} invocations were not over after {timeout_ms} ms")
+        self._ledger.wait_idle(timeout_ms)
 
     def _attempt(
         self,
@@ -276,7 +249,7 @@ class InProcessLambda:
         )
 
     def _handler(self, spec: FunctionSpec) -> Callable[[Any, Context], Any]:
-        with self._changed:
+        with self._ledger.changed:
             handler = self._handlers.get(spec.logical_id)
             if handler is None:
                 os.environ.update(_variables(spec, {**closed(self._url), **self._env}))
@@ -301,7 +274,7 @@ class InProcessLambda:
         )
         if work:
             work[2].append(line)
-        self._listeners.log(line)
+        self._ledger.printed(line)
 
 
 class _Lines(io.TextIOBase):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -147,6 +148,54 @@ class Cloud(Protocol):
     def wait_idle(self, timeout_ms: int = 300_000) -> None:
         """Wait until no invocation runs, waits or is to be retried; raise TimeoutError if that takes longer."""
         ...
+
+
+class Invoking(ABC):
+    """The ways to invoke a function of a cloud, all by its `submit_bytes`."""
+
+    @abstractmethod
+    def submit_bytes(
+        self,
+        function: str,
+        body: bytes,
+        *,
+        asynchronous: bool = False,
+        label: str = "",
+        trace_id: str | None = None,
+        client_context: str | None = None,
+    ) -> Pending:
+        """Send an invocation whose event is JSON already; what the Invoke API does.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+
+    def invoke(self, function: str, event: Any, *, label: str = "") -> Invocation:
+        """Invoke, wait, and return how it ended, whatever the outcome.
+
+        ``function`` is a logical id, a name, or an ARN, with or without a qualifier. ``label`` is a name of
+        the caller's own for it.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit(function, event, label=label).result()
+
+    def invoke_async(self, function: str, event: Any, *, label: str = "") -> Pending:
+        """Invoke asynchronously, so that it is retried when it fails, and return at once.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit(function, event, asynchronous=True, label=label)
+
+    def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
+        """Send an invocation of either kind and return at once.
+
+        Raises:
+            ConfigurationError: there is no such function.
+        """
+        return self.submit_bytes(function, encode(event), asynchronous=asynchronous, label=label)
 
 
 OnLog = Callable[[LogLine], object]

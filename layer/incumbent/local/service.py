@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,32 +9,32 @@ from typing import Any, Self
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.errors import ConfigurationError
-from incumbent.local.environment import Environment, Settings, Work
-from incumbent.local.files import parse_json
+from incumbent.local.environment import Environment, Settings
 from incumbent.local.fleet import Fleet, request_id
 from incumbent.local.http_server import Server
 from incumbent.local.invocations import (
     RETRY_DELAYS_MS,
     CannotStart,
     Invocation,
-    Listeners,
+    Invoking,
     LogLine,
     OnInvocation,
     OnLog,
     Outcome,
     Pending,
-    encode,
     ignore,
     retry_delay_ms,
 )
 from incumbent.local.invoke_api import InvokeApi, split_function_name
 from incumbent.local.isolated_aws import closed
+from incumbent.local.ledger import Ledger
 from incumbent.local.process_reaper import ProcessReaper
 from incumbent.local.template import Function, FunctionSpec, Template, find_function
 from incumbent.local.timers import Timers
+from incumbent.local.work import Work
 
 
-class LocalLambda:
+class LocalLambda(Invoking):
     """Runs functions in processes of the real runtime client, started when they are needed.
 
     Use it as a context manager; at its end every process is killed. All methods may be called from any thread.
@@ -91,13 +90,8 @@ class LocalLambda:
             _check_positive(workers_per_environment=workers_per_environment)
         self._clock = clock
         self._retry_delays_ms = tuple(retry_delays_ms)
-        self._listeners = Listeners(on_log, on_invocation)
-        self._changed = threading.Condition()
-        self._outstanding = 0
+        self._ledger = Ledger(on_log, on_invocation)
         self._closed = False
-        self._invocations: list[Invocation] = []
-        self._failures: list[Invocation] = []
-        self._logs: list[LogLine] = []
         self._timers = Timers(clock)
         self._reaper = ProcessReaper()
         self._api = Server(InvokeApi, self)
@@ -109,7 +103,7 @@ class LocalLambda:
             workers=workers_per_environment,
             freezing=freezing and not multi_concurrent,
             reaper=self._reaper,
-            on_log=self._printed,
+            on_log=self._ledger.printed,
         )
         self._functions = tuple(functions)
         self._concurrency = concurrency
@@ -121,7 +115,7 @@ class LocalLambda:
                 init_timeout_ms=init_timeout_ms,
                 enforce_timeouts=enforce_timeouts and not multi_concurrent,
                 timers=self._timers,
-                changed=self._changed,
+                changed=self._ledger.changed,
                 ended=self._attempt_ended,
             )
             for spec in functions
@@ -150,7 +144,7 @@ class LocalLambda:
 
     def close(self) -> None:
         """Kill every process, end every thread; what was not over ends as a crash. Twice is fine."""
-        with self._changed:
+        with self._ledger.changed:
             if self._closed:
                 return
             self._closed = True
@@ -166,33 +160,6 @@ class LocalLambda:
     def url(self) -> str:
         """The address of the Invoke API: ``boto3.client("lambda", endpoint_url=...)``."""
         return f"http://{self._api.address}"
-
-    def invoke(self, function: str, event: Any, *, label: str = "") -> Invocation:
-        """Invoke, wait, and return how it ended, whatever the outcome.
-
-        ``function`` is a logical id, a name, or an ARN, with or without a qualifier. ``label`` is a name of
-        the caller's own for it.
-
-        Raises:
-            ConfigurationError: there is no such function.
-        """
-        return self.submit(function, event, label=label).result()
-
-    def invoke_async(self, function: str, event: Any, *, label: str = "") -> Pending:
-        """Invoke asynchronously, so that it is retried when it fails, and return at once.
-
-        Raises:
-            ConfigurationError: there is no such function.
-        """
-        return self.submit(function, event, asynchronous=True, label=label)
-
-    def submit(self, function: str, event: Any, *, asynchronous: bool = False, label: str = "") -> Pending:
-        """Send an invocation of either kind and return at once.
-
-        Raises:
-            ConfigurationError: there is no such function.
-        """
-        return self.submit_bytes(function, encode(event), asynchronous=asynchronous, label=label)
 
     def submit_bytes(
         self,
@@ -222,8 +189,7 @@ class LocalLambda:
             asynchronous=asynchronous,
             sent_at_ms=now.wall_ms,
         )
-        with self._changed:
-            self._outstanding += 1
+        self._ledger.began()
         fleet.submit(work)
         return pending
 
@@ -240,11 +206,11 @@ class LocalLambda:
         """
         fleet, _ = self._find(function)
         wanted = min(environments or self._concurrency, self._concurrency)
-        with self._changed:
+        with self._ledger.changed:
             fleet.init_error = None
         fleet.warm(wanted)
-        with self._changed:
-            self._changed.wait_for(lambda: fleet.ready >= wanted or fleet.init_error is not None or self._closed)
+        with self._ledger.changed:
+            self._ledger.changed.wait_for(lambda: fleet.ready >= wanted or fleet.init_error is not None or self._closed)
             error = fleet.init_error
         if error is not None:
             raise CannotStart(f"{function} cannot start: {error['errorType']}: {error['errorMessage']}")
@@ -255,41 +221,30 @@ class LocalLambda:
         Raises:
             TimeoutError: that took longer than ``timeout_ms``.
         """
-        with self._changed:
-            idle = self._changed.wait_for(lambda: self._idle or self._listeners.raised, timeout_ms / 1_000)
-            self._listeners.check()
-            if not idle:
-                raise TimeoutError(f"{self._outstanding} invocations were not over after {timeout_ms} ms")
-
-    @property
-    def _idle(self) -> bool:
-        return self._outstanding == 0 and all(fleet.quiet for fleet in self._fleets.values())
+        self._ledger.wait_idle(timeout_ms, lambda: all(fleet.quiet for fleet in self._fleets.values()))
 
     # ---- looking
 
     def environments(self, function: str | None = None) -> tuple[Environment, ...]:
         """Return the environments that exist now, of one function or of all, oldest first."""
-        with self._changed:
+        with self._ledger.changed:
             fleets = self._fleets.values() if function is None else (self._find(function)[0],)
             return tuple(each for fleet in fleets for each in fleet.environments)
 
     @property
     def invocations(self) -> tuple[Invocation, ...]:
         """Every attempt that has ended, in the order in which they did."""
-        with self._changed:
-            return tuple(self._invocations)
+        return self._ledger.invocations
 
     @property
     def failures(self) -> tuple[Invocation, ...]:
         """The last attempts of the asynchronous invocations that were given up: the on-failure destination."""
-        with self._changed:
-            return tuple(self._failures)
+        return self._ledger.failures
 
     @property
     def logs(self) -> tuple[LogLine, ...]:
         """Every line that was printed, in the order in which they were read."""
-        with self._changed:
-            return tuple(self._logs)
+        return self._ledger.logs
 
     # ---- what the fleets tell
 
@@ -303,58 +258,22 @@ class LocalLambda:
         payload: bytes,
         error: Mapping[str, Any] | None,
     ) -> None:
-        now_ms = self._clock.now().wall_ms
         again = work.asynchronous and outcome is not Outcome.OK and work.attempt <= spec.max_retry_attempts
-        delay_ms = retry_delay_ms(self._retry_delays_ms, work.attempt)
-        invocation = Invocation(
-            request_id=work.request_id,
-            label=work.label,
+        invocation = work.ended(
             function=spec.logical_id,
-            invoked_arn=work.invoked_arn,
             environment=environment.name if environment is not None else "",
             log_stream=environment.log_stream if environment is not None else "",
-            asynchronous=work.asynchronous,
-            attempt=work.attempt,
-            cold_start=work.cold_start,
-            sent_at_ms=work.sent_at_ms,
-            started_at_ms=work.started_at_ms or now_ms,
-            ended_at_ms=now_ms,
+            now_ms=self._clock.now().wall_ms,
             outcome=outcome,
-            event=parse_json(work.body),
-            payload=parse_json(payload) if payload else None,
+            payload=payload,
             error=error,
-            logs=tuple(work.logs),
-            retried_in_ms=delay_ms if again else None,
+            retried_in_ms=retry_delay_ms(self._retry_delays_ms, work.attempt) if again else None,
         )
-        self._listeners.invocation(invocation)
-        with self._changed:
-            self._invocations.append(invocation)
-            again = again and not self._closed
-            if not again:
-                self._outstanding -= 1
-                if work.asynchronous and not invocation.ok:
-                    self._failures.append(invocation)
-            self._changed.notify_all()
-        if not again:
+        if self._ledger.ended(invocation, lambda: not self._closed):
+            following = work.next_attempt()
+            self._timers.after(invocation.retried_in_ms or 0, lambda: self._fleets[spec.logical_id].submit(following))
+        else:
             work.pending.resolve(invocation)
-            return
-        following = Work(
-            pending=work.pending,
-            label=work.label,
-            body=work.body,
-            invoked_arn=work.invoked_arn,
-            trace_id=work.trace_id,
-            client_context=work.client_context,
-            asynchronous=True,
-            sent_at_ms=work.sent_at_ms,
-            attempt=work.attempt + 1,
-        )
-        self._timers.after(delay_ms, lambda: self._fleets[spec.logical_id].submit(following))
-
-    def _printed(self, line: LogLine) -> None:
-        with self._changed:
-            self._logs.append(line)
-        self._listeners.log(line)
 
     def _find(self, function: str) -> tuple[Fleet, str]:
         name, qualifier = split_function_name(function)
