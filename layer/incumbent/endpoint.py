@@ -158,7 +158,7 @@ def _checked(work: Work, call: Call, *, answers: bool) -> Work:
     def checked(message: Message, lease: Lease) -> Any:
         result = work(message, lease)
         results.check_done(result, lease.key)
-        if answers and not lease.deferred and (message.id == own or any(each.id == own for each in lease.held)):
+        if answers and not lease.deferred and own in [each.id for each in lease.held]:
             results.check_answer(result, lease.key)
         return result
 

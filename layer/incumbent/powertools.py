@@ -80,25 +80,25 @@ class PowertoolsMetrics:
     def print(self, facts: Sequence[Fact]) -> None:
         """Print the metrics of one key's facts, if any, as one line. It names the owner of the last fact."""
         numbers: dict[str, list[int]] = {}
-        counting = [fact for fact in facts if measured(fact)]
-        for fact in counting:
-            for name, value in measured(fact).items():
+        last: Fact | None = None
+        for each in facts:
+            for name, value in measured(each).items():
                 numbers.setdefault(name, []).append(value)
-        if not counting:
+                last = each
+        if last is None:
             return
-        fact = counting[-1]
         values = {name: each if name in _MEASURES else [sum(each)] for name, each in numbers.items()}
         metrics = self._make(namespace=self._namespace)
         metrics.service = ""  # an alarm names its dimensions exactly: an environment variable must not add one
         for name in values:
             metrics.add_metric(name=name, unit=self._units[name.endswith("Ms")], value=0)
-        if fact.keyspace:
-            metrics.add_dimension(name="keyspace", value=fact.keyspace)
+        if last.keyspace:
+            metrics.add_dimension(name="keyspace", value=last.keyspace)
         for name, said in (
-            ("lease_key", fact.key),
-            ("owner", fact.owner),
-            ("fence", fact.fence),
-            ("request_id", fact.request_id),
+            ("lease_key", last.key),
+            ("owner", last.owner),
+            ("fence", last.fence),
+            ("request_id", last.request_id),
         ):
             if said not in (None, ""):
                 metrics.add_metadata(name, said)
