@@ -24,6 +24,11 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="`again` sets it before anything reads it",
     ),
     Survivor(
+        file="credentials.py",
+        line="continue",
+        why="to ask for the form of a text or a number changes nothing: it only takes time",
+    ),
+    Survivor(
         file="*/archive.py",
         line="promised=True, stored_ms=0)",
         old="0",

@@ -1027,6 +1027,8 @@ def test_late_copy_of_a_claim_that_failed_is_an_error(shop: Shop) -> None:
         shop.handler()({"k": "a"}, shop.context())
     answer = shop.handler(key_jmespath=ORDER_KEYS["function-url"])(load("function-url"), shop.context())
     assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
+    with pytest.raises(LeaseUnavailable, match="deliver it again"):
+        shop.handler(on_busy=lambda *_, outcome: outcome)({"k": "a"}, shop.context())
 
 
 def test_lost_lease_is_an_error_and_told_once(shop: Shop) -> None:

@@ -135,6 +135,22 @@ def test_id_that_its_sender_may_lengthen_is_a_digest(size: int, *, kept: bool) -
     assert (ids[0] == "x" * (size - 1) + "a") is kept
 
 
+@pytest.mark.parametrize(
+    ("context", "event"),
+    [({"http": {}}, {}), ({"connectionId": "c"}, {}), ({}, {"httpMethod": "GET"})],
+    ids=["http", "websocket", "rest"],
+)
+@pytest.mark.parametrize("request_id", [7, "", None, "r" * 300])
+def test_id_of_a_request_is_text_that_a_store_takes(context: Any, event: Any, request_id: Any) -> None:
+    """One by hand may have anything there."""
+    message_id = source_of({**event, "requestContext": {**context, "requestId": request_id}}).message_id
+    if isinstance(request_id, str) and request_id:
+        assert message_id is not None
+        assert len(message_id) <= 256
+    else:
+        assert message_id is None
+
+
 def test_id_with_a_lone_surrogate_is_no_error() -> None:
     """JSON can carry one; the store's check says what is wrong with it."""
     assert source_of({"messageId": "\ud800" * 200, "receiptHandle": "r"}).message_id is not None
@@ -282,6 +298,13 @@ def test_whatever_is_no_request_is_stored_as_it_is(name: str) -> None:
 def test_plain_value_is_stored_as_it_is(event: Any) -> None:
     """Also one that happens to have headers."""
     assert stored_form(event) is event
+
+
+def test_list_that_is_not_copied_is_not_changed() -> None:
+    """What an application nests in lists of its own is its own data."""
+    event = [[{"requestContext": {}, "headers": {"cookie": "ours"}}]]
+    assert stored_form(event) is event
+    assert event == [[{"requestContext": {}, "headers": {"cookie": "ours"}}]]
 
 
 def test_request_without_headers_is_stored() -> None:
