@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks import cold_starts, dynamodb_calls, memory_calls, redis_calls, write_units
-from benchmarks.growth import REDIS
+from benchmarks.growth import RATIO, REDIS
 from benchmarks.tables import Column, Table, number
 
 
@@ -134,7 +134,7 @@ BARS = (
         digits=2,
         table="growth-waiting",
         row="900",
-        column=REDIS,
+        column=RATIO,
         over="10",
     ),
     Bar(

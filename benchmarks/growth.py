@@ -21,9 +21,10 @@ from incumbent.providers.redis import RedisProvider
 from incumbent.sweeper import sweep
 from incumbent.testing.servers import locked_moto, valkey
 
-REDIS, MEMORY, DYNAMODB = "redis", "memory", "dynamodb"
+REDIS, RATIO, MEMORY, DYNAMODB = "redis", "redis_ratio", "memory", "dynamodb"
 COLUMNS = {
-    REDIS: Column(title="Redis, µs", spread=True),
+    REDIS: Column(title="Redis, µs"),
+    RATIO: Column(title="Redis, times a bare EVALSHA", digits=2, spread=True),
     MEMORY: Column(title="memory, µs", spread=True),
     DYNAMODB: Column(title="DynamoDB, client CPU µs", spread=True),
 }
@@ -58,14 +59,28 @@ end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The seconds of a call, and those of a bare request at the same moment, where there is one."""
+
+    seconds: float
+    base: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A store: its provider, how a call of it is measured, and how far its curves go."""
+    """A store: its provider, a bare request, how a call is measured, and how far its curves go."""
 
     provider: Any
+    base: Run | None
     how: Callable[[Run, Iterable[str]], float]
     passes: int
     calls: int
     most: int
+
+    def sample(self, run: Run, names: Sequence[str]) -> Sample:
+        """Measure a call with each name, and the bare request right after them."""
+        seconds = self.how(run, names)
+        return Sample(seconds=seconds, base=None if self.base is None else self.how(self.base, names))
 
 
 def run(budget: Budget) -> list[Table]:
@@ -84,19 +99,22 @@ def run(budget: Budget) -> list[Table]:
     )
     quick, passes = budget.quick, budget.passes
     with valkey() as server, store(locked_moto) as running:
+        client: Any = redis.Redis.from_url(server.url)
+        one = client.script_load("return 1")
         on_redis = Measured(
             provider=RedisProvider(url=f"{server.url}?socket_timeout=20"),
+            base=lambda name: client.evalsha(one, 1, name),
             how=wall_time,
             passes=passes,
             calls=16,
             most=10 if quick else 999,
         )
         in_memory = Measured(
-            provider=MemoryProvider(), how=wall_time, passes=passes, calls=16, most=10 if quick else 999
+            provider=MemoryProvider(), base=None, how=wall_time, passes=passes, calls=16, most=10 if quick else 999
         )
         dynamodb = provider_of(running.session())
         on_dynamodb = Measured(
-            provider=dynamodb, how=cpu_time, passes=1 if quick else 3, calls=8, most=1 if quick else 100
+            provider=dynamodb, base=None, how=cpu_time, passes=1 if quick else 3, calls=8, most=1 if quick else 100
         )
         for column, measured in ((REDIS, on_redis), (MEMORY, in_memory), (DYNAMODB, on_dynamodb)):
             _add(tables["waiting"], column, _drained(measured), WAITING)
@@ -104,7 +122,6 @@ def run(budget: Budget) -> list[Table]:
             _add(tables["sizes"], column, _sized(measured), SIZES_KB)
         _add(tables["keys"], MEMORY, _keyed(in_memory, _fill_by_calls, budget), KEYS)
         _add(tables["keys"], DYNAMODB, _keyed(on_dynamodb, _fill_by_calls, budget), KEYS)
-        client: Any = redis.Redis.from_url(server.url)
         client.flushall()
         _add(tables["keys"], REDIS, _keyed(on_redis, _copier(client), budget), KEYS)
         client.flushall()
@@ -117,27 +134,33 @@ def _table(name: str, title: str, first: str) -> Table:
     return Table(name=f"growth-{name}", title=title, first=first, columns=COLUMNS)
 
 
-def _add(table: Table, column: str, found: Mapping[Any, Sequence[float]], points: Sequence[float]) -> None:
+def _add(table: Table, column: str, found: Mapping[Any, Sequence[Sample]], points: Sequence[float]) -> None:
     for point in points:
-        table.set(f"{point:,}", **({column: spread(found[point], 1e6)} if found.get(point) else {}))
+        row, samples = f"{point:,}", found.get(point, ())
+        table.set(row)
+        if samples:
+            table.set(row, **{column: spread([each.seconds for each in samples], 1e6)})
+        ratios = [each.seconds / each.base for each in samples if each.base is not None]
+        if ratios:
+            table.set(row, **{RATIO: spread(ratios)})
 
 
-def _drained(measured: Measured) -> dict[int, list[float]]:
-    """Return the seconds of a settle at each number of waiting messages, in each pass."""
-    found: dict[int, list[float]] = {point: [] for point in WAITING if point <= measured.most}
+def _drained(measured: Measured) -> dict[int, list[Sample]]:
+    """Measure a settle at each number of waiting messages, in each pass."""
+    found: dict[int, list[Sample]] = {point: [] for point in WAITING if point <= measured.most}
     for turn in range(measured.passes):
-        for waiting, times in found.items():
+        for waiting, samples in found.items():
             key = f"drain/{waiting}/{turn}"
             ours.fill(measured.provider, key, waiting)
             drain = ours.Drain(measured.provider, key)
-            times.append(measured.how(drain, [key] * max(1, min(waiting, measured.calls))))
+            samples.append(measured.sample(drain, [key] * max(1, min(waiting, measured.calls))))
     return found
 
 
-def _traced(measured: Measured, *, quick: bool) -> dict[float, list[float]]:
-    """Return the seconds of claim and settle around each number of remembered ids, in each pass."""
+def _traced(measured: Measured, *, quick: bool) -> dict[float, list[Sample]]:
+    """Measure claim and settle around each number of remembered ids, in each pass."""
     points = TRACES[:1] if quick else TRACES
-    found: dict[float, list[float]] = {point: [] for point in points}
+    found: dict[float, list[Sample]] = {point: [] for point in points}
     for turn in range(measured.passes):
         key = f"traces/{turn}"
 
@@ -150,14 +173,14 @@ def _traced(measured: Measured, *, quick: bool) -> dict[float, list[float]]:
                 run(f"run/{number:06}")
             begun = max(done, point - _NEAR)
             names = [f"run/{number:06}" for number in range(begun, point + _NEAR)]
-            found[point].append(measured.how(run, names))
+            found[point].append(measured.sample(run, names))
             done = point + _NEAR
     return found
 
 
-def _sized(measured: Measured) -> dict[float, list[float]]:
-    """Return the seconds of claim and settle with messages of each size, in each pass."""
-    found: dict[float, list[float]] = {size: [] for size in SIZES_KB}
+def _sized(measured: Measured) -> dict[float, list[Sample]]:
+    """Measure claim and settle with messages of each size, in each pass."""
+    found: dict[float, list[Sample]] = {size: [] for size in SIZES_KB}
     for turn in range(measured.passes):
         for size in SIZES_KB:
             event = {"text": "x" * round(size * 1_024)}
@@ -165,13 +188,15 @@ def _sized(measured: Measured) -> dict[float, list[float]]:
             def run(name: str, event: Any = event) -> None:
                 ours.claim_and_settle(measured.provider, name, name, event=event)
 
-            found[size].append(measured.how(run, [f"size/{size}/{turn}/{number}" for number in range(measured.calls)]))
+            found[size].append(
+                measured.sample(run, [f"size/{size}/{turn}/{number}" for number in range(measured.calls)])
+            )
     return found
 
 
-def _keyed(measured: Measured, fill: Callable[[Any, int, int], None], budget: Budget) -> dict[float, list[float]]:
-    """Return the seconds of claim and settle on stored keys, at each number of keys."""
-    found: dict[float, list[float]] = {}
+def _keyed(measured: Measured, fill: Callable[[Any, int, int], None], budget: Budget) -> dict[float, list[Sample]]:
+    """Measure claim and settle on stored keys, at each number of keys."""
+    found: dict[float, list[Sample]] = {}
     pick = random.Random(2)  # noqa: S311 - which keys are tried is no secret
     stored = 0
     name = type(measured.provider).__name__
@@ -187,7 +212,7 @@ def _keyed(measured: Measured, fill: Callable[[Any, int, int], None], budget: Bu
                 ours.claim_and_settle(measured.provider, f"stored-{pick.randrange(point)}", name)
 
             names = [f"keys/{point}/{turn}/{number}" for number in range(measured.calls)]
-            found[point].append(measured.how(run, names))
+            found[point].append(measured.sample(run, names))
     return {KEYS[0]: found[10]} if budget.quick else found
 
 
