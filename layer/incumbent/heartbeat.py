@@ -1,8 +1,8 @@
-"""The heartbeat: renews a lease while its run goes on, and notices when the lease is lost.
+"""The heartbeat of a run: renews its lease while it goes on, and notices when the lease is lost.
 
-It renews from its own thread, so that a handler that holds the event loop or burns CPU does not starve it. It is
-stopped *and joined* before its run is settled and before the handler returns: then Lambda freezes the environment, and
-a remaining thread would renew inside the next invocation.
+The process's pacemaker calls it from a thread, so that a handler that holds the event loop or burns CPU does not starve
+it. It is stopped before its run is settled and before the handler returns, and stopping waits for a renewal that is in
+flight: then Lambda freezes the environment, and what remained would renew inside the next invocation.
 
 A lease is lost when a renewal is refused, when its deadline has passed (R12), or when the thread dies. A loss is final:
 a renewal that is answered after the deadline revives nothing (R3: expiry).
@@ -12,7 +12,6 @@ no loss.
 """
 
 import contextvars
-import functools
 import os
 import random
 import threading
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
+from incumbent.pacemaker import Pacemaker, pacemaker_of
 
 _RETRY_MS = 250
 
@@ -39,8 +39,7 @@ class Heartbeat:
     ``renew`` sends one renewal and begins no try whose answer could come after the moment that it is given, the end of
     the lease; it raises ``LeaseLost`` when it is refused and any other error when the outcome is unknown. ``on_lost``
     is called once, with the reason, by the thread that notices: this one, or the run's.
-    ``prepare`` is called once in the thread, which has a copy of the run's context variables; ``before_each`` is called
-    before each renewal.
+    Each renewal runs in a copy of the run's context variables. ``before_each`` is called before it.
     """
 
     def __init__(
@@ -54,9 +53,8 @@ class Heartbeat:
         on_lost: Callable[[LeaseLost], None],
         on_error: Callable[[Exception], None],
         lost: Callable[[str], LeaseLost],
-        prepare: Callable[[], None] = lambda: None,
         before_each: Callable[[], None] = lambda: None,
-        thread: Callable[..., threading.Thread] = threading.Thread,
+        pacemaker: Pacemaker | None = None,
     ) -> None:
         self._renew = renew
         self._held_until = held_until
@@ -66,31 +64,32 @@ class Heartbeat:
         self._on_lost = on_lost
         self._on_error = on_error
         self._make_lost = lost
-        self._prepare = prepare
         self._before_each = before_each
-        self._make_thread = thread
+        self._pacemaker = pacemaker_of(clock) if pacemaker is None else pacemaker
         self._loss: LeaseLost | None = None
         self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._context: contextvars.Context | None = None
+        self._is_stopped = False
         self._process = os.getpid()
         self.waiting: int | None = None
 
     def start(self) -> bool:
-        """Start the thread, unless the invocation ends before the first renewal is due. Return whether it started."""
-        if self._ends is not None and self._clock.now().until(self._ends) <= self._due_ms():
+        """Begin, unless the invocation ends before the first renewal is due. Return whether it began.
+
+        Raises what a thread that cannot be started raises.
+        """
+        due_ms = self._due_ms()
+        if self._ends is not None and self._clock.now().until(self._ends) <= due_ms:
             return False
-        run = functools.partial(contextvars.copy_context().run, self._beat_until_stopped)
-        thread = self._make_thread(target=run, name="incumbent-heartbeat", daemon=True)
-        thread.start()  # raises if there are too many threads
-        self._thread = thread
+        self._context = contextvars.copy_context()
+        self._pacemaker.add(self, _jitter(due_ms))
         return True
 
     def stop(self) -> None:
-        """Stop and join the thread; no renewal is sent or in flight afterwards."""
-        self._stopped.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        """Stop. No renewal is sent or in flight afterwards."""
+        self._is_stopped = True
+        if self._context is not None and not self.is_copy:
+            self._pacemaker.remove(self)
 
     @property
     def is_copy(self) -> bool:
@@ -164,31 +163,36 @@ class Heartbeat:
         if not is_over():
             self.extend(renewal.deadline, waiting=renewal.waiting)
 
-    def _beat_until_stopped(self) -> None:
+    def beat(self) -> int | None:
+        """Renew as the pacemaker says. Return in how many milliseconds the next is due; ``None`` when all is over."""
         try:
-            self._prepare()
-            self._beat()
+            return None if self._context is None else self._context.run(self._beat)
         except BaseException as died:  # noqa: BLE001 - if the heartbeat dies, the run must learn of it
-            loss = self._make_lost("its heartbeat died")
-            loss.__cause__ = died
-            self.lose(loss)
+            self.die(died)
+            return None
 
-    def _beat(self) -> None:
-        pause_ms = _jitter(self._due_ms())
-        while not self._clock.wait_ms(self._stopped, pause_ms):
-            self._before_each()
-            if self._over() or self.loss is not None:
-                return  # M13: never past the end: never past the end
-            try:
-                self._renew_once()
-                pause_ms = _jitter(self._due_ms())
-            except LeaseLost as refused:
-                self.lose(refused)
-            except Exception as error:  # noqa: BLE001 - not a loss: a failed renewal is retried until the deadline
-                self._on_error(error)
-                pause_ms = max(1, min(_jitter(min(_RETRY_MS, self._every_ms)), self._left_ms()))
-            if self._loss is not None:
-                return
+    def die(self, cause: BaseException) -> None:
+        """Note that no renewal comes any more, since the thread died."""
+        loss = self._make_lost("its heartbeat died")
+        loss.__cause__ = cause
+        self.lose(loss)
+
+    def _beat(self) -> int | None:
+        if self._is_stopped:
+            return None
+        self._before_each()
+        if self._over() or self.loss is not None:
+            return None  # M13: never past the end
+        pause_ms = None
+        try:
+            self._renew_once()
+            pause_ms = _jitter(self._due_ms())
+        except LeaseLost as refused:
+            self.lose(refused)
+        except Exception as error:  # noqa: BLE001 - not a loss: a failed renewal is retried until the deadline
+            self._on_error(error)
+            pause_ms = max(1, min(_jitter(min(_RETRY_MS, self._every_ms)), self._left_ms()))
+        return pause_ms if self._loss is None else None
 
     def _due_ms(self) -> int:
         """Return the time to the next renewal: the interval, or less if a slow answer used up much of the lease."""

@@ -1,8 +1,7 @@
 """How far an invocation has come, and what it still has time and means for."""
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from incumbent.calls import Call
@@ -11,6 +10,7 @@ from incumbent.contract import LeaseProvider, Mailbox
 from incumbent.lease import Lease
 from incumbent.observe import Observer
 from incumbent.own_message import OwnMessage
+from incumbent.pacemaker import Pacemaker
 from incumbent.reporting import Reporter
 from incumbent.settings import Settings
 from incumbent.values import Message
@@ -30,7 +30,7 @@ class Setup:
     on_result: Callable[[Message, Any], object] | None = None
     on_lost: Callable[[Lease], object] | None = None
     on_dead_letter: Callable[[Message], object] | None = None
-    thread: Callable[..., threading.Thread] = field(default=threading.Thread)
+    pacemaker: Pacemaker
 
 
 class Progress:

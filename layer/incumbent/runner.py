@@ -1,6 +1,5 @@
 """Serves the invocations of one handler, with one provider and one set of settings."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from incumbent.errors import LeaseUnavailable, MailboxFull, MessageInvalid, Mess
 from incumbent.invocation import Invocation
 from incumbent.lease import Lease
 from incumbent.observe import Observer
+from incumbent.pacemaker import Pacemaker, pacemaker_of
 from incumbent.progress import Setup
 from incumbent.reporting import describe
 from incumbent.settings import Settings
@@ -32,7 +32,7 @@ class Runner:
         on_result: Callable[[Message, Any], object] | None = None,
         on_lost: Callable[[Lease], object] | None = None,
         on_dead_letter: Callable[[Message], object] | None = None,
-        thread: Callable[..., threading.Thread] = threading.Thread,
+        pacemaker: Pacemaker | None = None,
     ) -> None:
         self.setup = Setup(
             provider=provider,
@@ -44,7 +44,7 @@ class Runner:
             on_result=on_result,
             on_lost=on_lost,
             on_dead_letter=on_dead_letter,
-            thread=thread,
+            pacemaker=pacemaker_of(clock) if pacemaker is None else pacemaker,
         )
 
     def serve(self, call: Call, work: Work) -> Outcome:

@@ -56,9 +56,8 @@ class Holding:
             on_lost=self._on_lost,
             on_error=self._on_error,
             lost=self._lost,
-            prepare=leave_untraced,
-            before_each=progress.report.flush,
-            thread=progress.setup.thread,
+            before_each=self._before_each,
+            pacemaker=progress.setup.pacemaker,
         )
         self.lease = Lease(
             key=call.key,
@@ -100,6 +99,10 @@ class Holding:
             key=key,
             owner=self._tenure.owner,
         )
+
+    def _before_each(self) -> None:
+        leave_untraced()
+        self._progress.report.flush()
 
     def _on_error(self, error: Exception) -> None:
         self._progress.report.store_error(error, owner=self._tenure.owner)

@@ -31,6 +31,7 @@ from incumbent.validation import MAX_TTL_MS
 from incumbent.values import Claimed, Released
 from tests.faults.calls import KEY, TTL_MS, claim, message, settle
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore, dynamodb_client
+from tests.unit.stage import no_heartbeat_is_left
 
 THROTTLED = dynamodb_error("ProvisionedThroughputExceededException")
 
@@ -240,10 +241,7 @@ class TestHeartbeat:
         store.network.choose(refuse)
         try:
             heartbeat.start()
-            thread = heartbeat._thread  # noqa: SLF001 - it ends by itself, which is the test
-            assert thread is not None
-            thread.join(60)
-            assert not thread.is_alive()
+            assert no_heartbeat_is_left()  # its thread ends by itself, which is the test
         finally:
             store.network.choose(lambda _: Pass())
         assert len(tried) > 20

@@ -11,6 +11,7 @@ INTERLEAVINGS = "tests/interleavings/test_interleavings.py"
 RULES = "tests/unit/test_rules.py"
 RUNS = "tests/unit/test_runs.py"
 HEARTBEAT = "tests/unit/test_heartbeat.py"
+PACEMAKER = "tests/unit/test_pacemaker.py"
 
 RULES_PY = "rules.py"
 LUA = "providers/redis/scripts/"
@@ -400,11 +401,11 @@ MUTANTS = (
     ),
     # --- above the stores
     Mutant(
-        "a run whose heartbeat cannot start is not settled",
-        "heartbeat.py",
-        "        thread.start()  # raises if there are too many threads\n        self._thread = thread\n",
-        "        self._thread = thread\n        thread.start()\n",
-        (RUNS,),
+        "a thread that could not be started is taken for one that keeps the time",
+        "pacemaker.py",
+        "        except BaseException:\n            self._keeper = None\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        (PACEMAKER,),
     ),
     Mutant(
         "a refusal that comes when the run is over is a loss",
@@ -414,11 +415,11 @@ MUTANTS = (
         (RUNS,),
     ),
     Mutant(
-        "the heartbeat is not joined before the settle (H11)",
-        "heartbeat.py",
-        "            self._thread.join()",
+        "a renewal may be in flight during the settle (H11)",
+        "pacemaker.py",
+        "            flight.landed.wait()",
         "            pass",
-        (HEARTBEAT, RUNS),
+        (HEARTBEAT, PACEMAKER),
     ),
     Mutant(
         "a renewal that is answered after the deadline revives (R3)",
@@ -430,8 +431,8 @@ MUTANTS = (
     Mutant(
         "one failed renewal is a loss (H9)",
         "heartbeat.py",
-        "                self._on_error(error)\n",
-        '                self.lose(self._make_lost("one renewal failed"))\n',
+        "            self._on_error(error)\n",
+        '            self.lose(self._make_lost("one renewal failed"))\n',
         (HEARTBEAT,),
     ),
     Mutant(

@@ -1,9 +1,10 @@
-"""One Lambda environment under simulation: its clocks, which are its own, and its threads."""
+"""One Lambda environment under simulation: its clocks, which are its own, its threads and events."""
 
 import threading
 from collections.abc import Callable
 
 from incumbent.clock import Moment
+from incumbent.pacemaker import Heart, Pacemaker
 from tests.simulation.scheduler import Machine, Scheduler, Task
 
 EPOCH_MS = 1_800_000_000_000
@@ -14,7 +15,7 @@ _MILLION = 1_000_000
 class Environment(Machine):
     """A machine with clocks of its own. It serves one invocation at a time, and another after it while it lives."""
 
-    __slots__ = ("clock", "cut_until_ms", "joins", "serves", "stops_monotonic")
+    __slots__ = ("clock", "cut_until_ms", "pacemaker", "serves", "stops_monotonic")
 
     def __init__(
         self,
@@ -24,14 +25,16 @@ class Environment(Machine):
         wall_off_ms: int = 0,
         drift_ppm: int = 0,
         stops_monotonic: bool = False,
+        waits_for_heartbeats: bool = True,
     ) -> None:
         """``stops_monotonic``: on its kernel the monotonic clock stands still when the environment does."""
         super().__init__(name, scheduler)
         self.stops_monotonic = stops_monotonic
         self.cut_until_ms = 0
-        self.joins = True
         self.serves = ""
         self.clock = EnvironmentClock(self, wall_off_ms=wall_off_ms, drift_ppm=drift_ppm)
+        make = Pacemaker if waits_for_heartbeats else _HastyPacemaker
+        self.pacemaker: Pacemaker = make(self.clock, stays=False, thread=self.thread, event=self.event)
 
     def stand_still(self, ms: int) -> None:
         """Freeze."""
@@ -42,6 +45,19 @@ class Environment(Machine):
     def thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> "EnvironmentThread":
         """Make a thread of this environment, as ``threading.Thread`` does elsewhere."""
         return EnvironmentThread(self, target)
+
+    def event(self) -> "EnvironmentEvent":
+        """Make an event for threads of this environment, as ``threading.Event`` does elsewhere."""
+        return EnvironmentEvent(self)
+
+
+class _HastyPacemaker(Pacemaker):
+    """A seeded bug: a run goes on while a renewal of its lease is in flight."""
+
+    def remove(self, heart: Heart) -> None:
+        """Remove it, and wait for nothing."""
+        with self._lock:
+            self._due.pop(heart, None)
 
 
 class EnvironmentClock:
@@ -81,13 +97,11 @@ class EnvironmentClock:
         self._environment.scheduler.pause(ms)
 
     def wait_ms(self, event: threading.Event, ms: int) -> bool:
-        """Pause the task until the time has passed, or until whoever set the event joins the task's thread."""
-        scheduler = self._environment.scheduler
+        """Pause the task until the event is set or the time has passed."""
         if not event.is_set():
-            task = scheduler.running
-            task.waits_for = event
-            scheduler.pause(ms)
-            task.waits_for = None
+            if isinstance(event, EnvironmentEvent):
+                event.wakes_the_running_task()
+            self._environment.scheduler.pause(ms)
         return event.is_set()
 
     def _go_on(self) -> None:
@@ -112,11 +126,39 @@ class EnvironmentThread(threading.Thread):
         """Begin."""
         self._task = self._environment.scheduler.spawn(self._environment, self._runs)
 
+    def is_alive(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._task is not None and not self._task.over
+
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end."""
-        task = self._task
-        if task is not None and not task.over:
-            if task.waits_for is not None and task.waits_for.is_set():
-                self._environment.scheduler.wake(task, task.turn)
-            if self._environment.joins:
-                self._environment.scheduler.join(task)
+        if self._task is not None and not self._task.over:
+            self._environment.scheduler.join(self._task)
+
+
+class EnvironmentEvent(threading.Event):
+    """An event that tasks wait for without holding the baton."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__()
+        self._scheduler = environment.scheduler
+        self._waiting: list[tuple[Task, int]] = []
+
+    def wakes_the_running_task(self) -> None:
+        """Let the pause that the running task begins next end when this is set."""
+        task = self._scheduler.running
+        self._waiting.append((task, task.turn + 1))
+
+    def set(self) -> None:
+        """Set it, and wake the tasks that wait for it."""
+        super().set()
+        waiting, self._waiting = self._waiting, []
+        for task, turn in waiting:
+            self._scheduler.wake(task, turn)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Pause the running task until this is set."""
+        while not self.is_set():
+            self.wakes_the_running_task()
+            self._scheduler.pause()
+        return True

@@ -49,6 +49,7 @@ class Invariants:
     runs: list[Run] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     tickets: set[str] = field(default_factory=set)
+    settling: set[str] = field(default_factory=set)
     completed: set[tuple[str, str]] = field(default_factory=set)
     accepted: dict[str, str] = field(default_factory=dict)
     handled: Counter[str] = field(default_factory=Counter)
@@ -219,8 +220,13 @@ class Invariants:
                 self.tickets.add(asked.ticket)
             if asked.owner in self.lost:
                 self._broken("R3", f"{asked.owner} settles, and knows that its lease is lost")
-            if len(environment.tasks) > 1:
-                self._broken("H11", f"{asked.owner} settles while its heartbeat is alive")
+            self.settling.add(asked.owner)
+            for task in environment.tasks:
+                beat = task.call
+                if isinstance(beat, Asked) and beat.call == "beat" and beat.owner == asked.owner:
+                    self._broken("H11", f"{asked.owner} settles while a renewal of its lease is in flight")
+        if asked.call == "beat" and asked.owner in self.settling:
+            self._broken("H11", f"{asked.owner} settles, and its lease is renewed afterwards")
 
     def answered(self, asked: Asked, answer: object) -> None:
         """A call ends, with an answer or an error."""
@@ -307,7 +313,7 @@ class Invariants:
 
     def over(self, environment: Environment, invocation: str) -> None:
         """An invocation is over: the environment may freeze."""
-        if len(environment.tasks) > 1:
+        if environment.pacemaker.live or any(task.call is not None for task in environment.tasks):
             self._broken("H13", f"{invocation} is over, and something of it is alive")
 
     def at_the_end(self) -> None:

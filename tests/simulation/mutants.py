@@ -29,7 +29,7 @@ class Mutant:
     scenario: str
     rules: Rules = field(default_factory=Rules)
     bugs: Bugs = NO_BUGS
-    joins_heartbeat: bool = True
+    waits_for_heartbeats: bool = True
     notices_loss: bool = True
     blind_to: str = ""
     routes_behind_live_only: bool = False
@@ -284,11 +284,11 @@ _ALL = (
         name="deaddup", says=_WithoutDeaddup.__doc__ or "", breaks=("M5",), scenario="poison", rules=_WithoutDeaddup()
     ),
     Mutant(
-        name="heartbeat not joined",
+        name="heartbeat not waited for",
         says="A run is settled while its heartbeat may still renew.",
-        breaks=("H11",),
+        breaks=("H11", "H13"),
         scenario="long_runs",
-        joins_heartbeat=False,
+        waits_for_heartbeats=False,
     ),
     Mutant(
         name="deadline after the request",

@@ -57,7 +57,7 @@ class Task:
     ``call`` is what it is in the middle of, for those who look.
     """
 
-    __slots__ = ("call", "joiners", "machine", "over", "pausing", "target", "turn", "waits_for", "worker")
+    __slots__ = ("call", "joiners", "machine", "over", "pausing", "target", "turn", "worker")
 
     def __init__(self, machine: Machine, target: Action, worker: "_Worker") -> None:
         self.machine = machine
@@ -67,7 +67,6 @@ class Task:
         self.pausing = True
         self.over = False
         self.joiners: list[tuple[Task, int]] = []
-        self.waits_for: threading.Event | None = None
         self.call: object = None
 
 

@@ -189,9 +189,14 @@ class World:
             return self.warm.pop(self.chance.randrange(len(self.warm)))
         self.environments += 1
         stops = self.chance.random() < 0.5
+        waits = self.mutant.waits_for_heartbeats
         if self.plan.store != "one clock":
             environment = Environment(
-                f"e{self.environments}", self.scheduler, wall_off_ms=self.within_skew_ms(), stops_monotonic=stops
+                f"e{self.environments}",
+                self.scheduler,
+                wall_off_ms=self.within_skew_ms(),
+                stops_monotonic=stops,
+                waits_for_heartbeats=waits,
             )
         else:
             environment = Environment(
@@ -200,8 +205,8 @@ class World:
                 wall_off_ms=self.chance.choice((0, -_HOUR_MS, _HOUR_MS)),
                 drift_ppm=self.chance.choice((0, -3_000, 3_000)),
                 stops_monotonic=stops,
+                waits_for_heartbeats=waits,
             )
-        environment.joins = self.mutant.joins_heartbeat
         return environment
 
     def within_skew_ms(self) -> int:
@@ -261,7 +266,7 @@ class World:
             clock=clock,
             waker=self.waker(environment) if plan.wakes else None,
             observers=(lambda fact: None if environment.dead else self.invariants.noted(fact),),
-            thread=environment.thread,
+            pacemaker=environment.pacemaker,
         )
         event = None if source is None else {"id": source.message_id}
         ends_in_ms = None if self.is_calm else plan.invocation_ms

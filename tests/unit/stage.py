@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from incumbent import Acquisition, Fact, IncumbentError, Wake
-from incumbent.clock import Clock, Moment
+from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
+from incumbent.pacemaker import pacemaker_of
 from incumbent.testing.clock import FakeClock
 
 PATIENCE_S = 20.0
@@ -191,9 +192,16 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def heartbeats() -> list[threading.Thread]:
-    """The heartbeats that are alive; other tests of this process may have threads of their own."""
-    return [thread for thread in threading.enumerate() if thread.name == "incumbent-heartbeat"]
+def no_heartbeat_is_left() -> bool:
+    """Whether every heartbeat's thread ends soon; the thread of this process, by the system's clock, stays."""
+    ends = SYSTEM_CLOCK.now().plus(int(PATIENCE_S * 1_000))
+    stays = pacemaker_of(SYSTEM_CLOCK)
+    kept = getattr(stays._keeper, "thread", None)  # noqa: SLF001 - which thread it is does not concern others
+    while [each for each in threading.enumerate() if each.name == "incumbent-heartbeat" and each is not kept]:
+        if SYSTEM_CLOCK.now().until(ends) <= 0:
+            return False
+        SYSTEM_CLOCK.sleep_ms(1)
+    return stays.live == 0
 
 
 @contextmanager

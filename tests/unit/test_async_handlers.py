@@ -17,7 +17,7 @@ from incumbent import IncumbentError, Lease, LeaseLost, Stop, current_lease
 from incumbent.async_handlers import synchronous
 from incumbent.calls import Completed
 from incumbent.clock import SYSTEM_CLOCK
-from tests.unit.stage import PATIENCE_S, beside, heartbeats
+from tests.unit.stage import PATIENCE_S, beside, no_heartbeat_is_left
 from tests.unit.test_runs import TTL_MS, Line
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def line() -> Line:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    assert not heartbeats()
+    assert no_heartbeat_is_left()
 
 
 def serve(line: Line, function: Callable[..., Any], message_id: str = "m1") -> Any:

@@ -13,7 +13,8 @@ import pytest
 from incumbent import LeaseLost, LeaseUnavailable
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
 from incumbent.heartbeat import Heartbeat, Renewal
-from tests.unit.stage import PATIENCE_S, StepClock, beside, heartbeats, raising
+from incumbent.pacemaker import Pacemaker, pacemaker_of
+from tests.unit.stage import PATIENCE_S, StepClock, beside, no_heartbeat_is_left, raising
 
 TTL_MS = 30_000
 EVERY_MS = 10_000
@@ -30,6 +31,7 @@ class Beaten:
         every_ms: int = EVERY_MS,
         ttl_ms: int = TTL_MS,
         ends: Moment | None = None,
+        pacemaker: Pacemaker | None = None,
     ) -> None:
         self.clock = clock
         self.ttl_ms = ttl_ms
@@ -38,6 +40,7 @@ class Beaten:
         self.losses: list[LeaseLost] = []
         self.errors: list[Exception] = []
         self.when_lost: Callable[[], object] = lambda: None
+        self.pacemaker = pacemaker_of(clock) if pacemaker is None else pacemaker
         self.heartbeat = Heartbeat(
             self.renew,
             held_until=deadline(clock.now(), time_left_ms),
@@ -47,6 +50,7 @@ class Beaten:
             on_lost=self.on_lost,
             on_error=self.errors.append,
             lost=lambda why: LeaseLost(f"lost: {why}", key="k", owner="A"),
+            pacemaker=self.pacemaker,
         )
 
     def granted(self, sent: Moment) -> Renewal:
@@ -78,15 +82,13 @@ def clock() -> StepClock:
 @pytest.fixture(autouse=True)
 def _none_left() -> Iterator[None]:
     yield
-    assert not heartbeats()
+    assert no_heartbeat_is_left()
 
 
 def run_out(beaten: Beaten) -> None:
     """Wait until the thread has ended by itself."""
-    thread = beaten.heartbeat._thread  # noqa: SLF001 - whether it ends by itself is what is asked
-    assert thread is not None
-    thread.join(timeout=PATIENCE_S)
-    assert not thread.is_alive()
+    assert no_heartbeat_is_left()
+    assert beaten.pacemaker.live == 0
 
 
 def test_interval_has_jitter_and_is_never_exceeded(clock: StepClock) -> None:
@@ -367,11 +369,11 @@ def test_heartbeat_that_would_be_over_before_its_first_beat_is_not_started(clock
     """A short invocation pays for no thread; one that is a millisecond longer does."""
     short = Beaten(clock, ends=clock.now().plus(EVERY_MS))
     short.heartbeat.start()
-    assert not heartbeats()
+    assert short.pacemaker.live == 0
     short.heartbeat.stop()
     long = Beaten(clock, ends=clock.now().plus(EVERY_MS + 1))
     long.heartbeat.start()
-    assert len(heartbeats()) == 1
+    assert long.pacemaker.live == 1
     long.heartbeat.stop()
 
 
@@ -392,7 +394,7 @@ def test_stop_waits_for_the_renewal_that_is_on_its_way(clock: StepClock) -> None
         stopping.join(timeout=0.02)
         assert stopping.is_alive()
         answered.set()
-    assert not heartbeats()
+    assert no_heartbeat_is_left()
     clock.advance(10 * EVERY_MS)
     assert beaten.sent.empty()
 
@@ -404,7 +406,7 @@ def test_stop_ends_a_pause_at_once(clock: StepClock) -> None:
     clock.next_pause_ms()
     beaten.heartbeat.stop()
     beaten.heartbeat.stop()
-    assert not heartbeats()
+    assert no_heartbeat_is_left()
     assert beaten.sent.empty()
 
 
@@ -601,8 +603,7 @@ def test_heartbeat_whose_thread_cannot_start_says_so_and_can_be_stopped(clock: S
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    beaten = Beaten(clock)
-    beaten.heartbeat._make_thread = NoThread  # noqa: SLF001
+    beaten = Beaten(clock, pacemaker=Pacemaker(clock, thread=NoThread))
     with pytest.raises(RuntimeError, match="can't start"):
         beaten.heartbeat.start()
     beaten.heartbeat.stop()

@@ -33,6 +33,7 @@ from incumbent import (
 )
 from incumbent.calls import Call, Completed, Outcome, Postponed, Work
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.pacemaker import Pacemaker
 from incumbent.providers.memory import MemoryProvider
 from incumbent.reporting import describe
 from incumbent.runner import Runner
@@ -47,7 +48,7 @@ from tests.unit.stage import (
     RecordingWaker,
     StepClock,
     beside,
-    heartbeats,
+    no_heartbeat_is_left,
     raising,
 )
 
@@ -84,6 +85,7 @@ class Line:
     losses: list[Lease] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     thread: Callable[..., threading.Thread] = threading.Thread
+    pacemaker: Pacemaker = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with an empty store that shares the clock."""
@@ -115,6 +117,7 @@ class Line:
 
     def serve(self, call: Call, work: Work | None = None) -> Outcome:
         """Carry it out."""
+        self.pacemaker = Pacemaker(self.clock, stays=False, thread=self.thread)
         runner = Runner(
             self.store,
             self.settings,
@@ -124,7 +127,7 @@ class Line:
             on_result=lambda message, result: self.results.append((message.id, result)),
             on_lost=self.losses.append,
             on_dead_letter=lambda message: self.dead.append(message.id),
-            thread=self.thread,
+            pacemaker=self.pacemaker,
         )
         return runner.serve(call, work or self.work)
 
@@ -206,7 +209,7 @@ def wakes(line: Line) -> list[Wake]:
 def _no_thread_is_left() -> Iterator[None]:
     """H11, H13: whatever became of the runs, no heartbeat is alive after the handler."""
     yield
-    assert not heartbeats()
+    assert no_heartbeat_is_left()
 
 
 def arrivals(line: Line, *message_ids: str, answer: Any = None) -> Callable[[Message, Lease], Any]:
@@ -1242,8 +1245,7 @@ def test_loss_that_the_heartbeat_finds_is_told_while_the_run_goes_on(line: Line)
         pause_ms = line.clock.next_pause_ms()
         line.steal()
         line.clock.advance(pause_ms)
-        (thread,) = heartbeats()
-        thread.join(timeout=PATIENCE_S)
+        assert no_heartbeat_is_left()
         assert [lost.owner for lost in line.losses] == [lease.owner]
         assert lease.stop is Stop.LOST
 
@@ -1616,7 +1618,7 @@ def test_heartbeat_is_over_before_anything_is_settled(line: Line, path: str) -> 
     alive: list[int] = []
 
     def during(message: Message, lease: Lease) -> Any:
-        alive.append(len(heartbeats()))
+        alive.append(line.pacemaker.live)
         match path:
             case "raises":
                 raise ValueError("broken")
@@ -1635,21 +1637,23 @@ def test_heartbeat_is_over_before_anything_is_settled(line: Line, path: str) -> 
         return None
 
     line.during["m1"] = during
-    line.store.before["settle"] = lambda: alive.append(len(heartbeats()))
+    line.store.before["settle"] = lambda: alive.append(line.pacemaker.live)
     with contextlib.suppress(ValueError, SystemExit, KeyboardInterrupt, LeaseLost):
         line.come("m1")
-    alive.append(len(heartbeats()))
+    alive.append(line.pacemaker.live)
     assert alive == ([1, 0] if path == "is lost" else [1, 0, 0])
 
 
 def test_follow_up_has_a_heartbeat_of_its_own(line: Line) -> None:
     """One at a time: the one of the run before is over."""
     alive: list[int] = []
+    pacemakers: list[Pacemaker] = []
 
     def during(message: Message, lease: Lease) -> None:
-        alive.append(len(heartbeats()))
         if message.id == "m1":
+            pacemakers.append(line.pacemaker)  # what arrives meanwhile has another
             arrivals(line, "m2")(message, lease)
+        alive.append(pacemakers[0].live)
 
     line.during = {"m1": during, "m2": during}
     line.come("m1")
@@ -1658,9 +1662,9 @@ def test_follow_up_has_a_heartbeat_of_its_own(line: Line) -> None:
 
 def test_short_invocation_has_no_heartbeat(line: Line) -> None:
     """It ends before the first renewal is due: no thread is started for it."""
-    line.during["m1"] = lambda *_: heartbeats()
-    assert line.come("m1", time_left_ms=10_000) == Completed(result=[])
-    line.during["m2"] = lambda *_: len(heartbeats())
+    line.during["m1"] = lambda *_: line.pacemaker.live
+    assert line.come("m1", time_left_ms=10_000) == Completed(result=0)
+    line.during["m2"] = lambda *_: line.pacemaker.live
     assert line.come("m2", time_left_ms=10_001) == Completed(result=1)
 
 
