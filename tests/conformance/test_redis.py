@@ -4,7 +4,6 @@ Two of the three classes log in as a user who may do what the documentation says
 """
 
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,44 +19,7 @@ from incumbent.providers.redis.permissions import acl_rules
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, MAILBOX_STEPS, WALKS, Walking
 from incumbent.testing.servers import ValkeyServer
-
-# Moves the stored times of one key into the past, and what is left to live with them.
-_PASS_TIME = """
-local ms = tonumber(ARGV[1])
-local LEASE, STATE, META, ENDED, LETTERS = KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[8]
-local function int(number) return string.format('%.0f', number) end
-for _, field in ipairs({'since', 'until'}) do
-    local at = redis.call('HGET', STATE, field)
-    if at then redis.call('HSET', STATE, field, int(at - ms)) end
-end
-local function earlier(text)
-    local meta = cjson.decode(text)
-    for _, field in ipairs({'stored', 'due', 'died'}) do
-        if meta[field] and meta[field] > 0 then meta[field] = meta[field] - ms end
-    end
-    return cjson.encode(meta)
-end
-local metas = redis.call('HGETALL', META)
-for i = 1, #metas, 2 do redis.call('HSET', META, metas[i], earlier(metas[i + 1])) end
-local letters = redis.call('HGETALL', LETTERS)
-for i = 1, #letters, 2 do
-    local line = string.find(letters[i + 1], '\\n', 1, true)
-    local meta = earlier(string.sub(letters[i + 1], 1, line - 1))
-    redis.call('HSET', LETTERS, letters[i], meta .. string.sub(letters[i + 1], line))
-end
-local traces = redis.call('HGETALL', ENDED)
-for i = 1, #traces, 2 do
-    if string.find(traces[i], '^[hdf]:%d+$') then
-        local fence, at, rest = string.match(traces[i + 1], '^(%d+) (%d+) (.*)$')
-        redis.call('HSET', ENDED, traces[i], fence .. ' ' .. int(at - ms) .. ' ' .. rest)
-    end
-end
-for _, name in ipairs(KEYS) do
-    local pttl = redis.call('PTTL', name)
-    if pttl >= 0 and pttl <= ms then redis.call('DEL', name) end
-    if pttl > ms then redis.call('PEXPIRE', name, int(pttl - ms)) end
-end
-"""
+from tests.redis_records import pass_key_time
 
 
 def pass_time(client: Any, prefix: str, ms: int) -> None:
@@ -69,11 +31,6 @@ def pass_time(client: Any, prefix: str, ms: int) -> None:
     }
     for lease in leases:
         pass_key_time(client, [lease, *(f"{{{lease}}}:{companion}" for companion in COMPANIONS)], ms)
-
-
-def pass_key_time(client: Any, names: Sequence[str], ms: int) -> None:
-    """Let time pass for one key, all of whose names are given."""
-    client.eval(_PASS_TIME, len(names), *names, ms)
 
 
 def _names(client: Any, pattern: str) -> list[str]:

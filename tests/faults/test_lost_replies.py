@@ -218,17 +218,17 @@ class TestOvertaken:
     def test_settle_is_found_by_its_traces(self, store: Store) -> None:
         """What it handled bears the fence of its run, whoever owns the key now."""
         provider, other = store.provider(), store.bare()
-        provider.claim(KEY, "A", TTL_MS, message(1))
+        claimed: Any = provider.claim(KEY, "A", TTL_MS, message(1))
         store.network.next(LoseReply(meanwhile=lambda: other.claim(KEY, "B", TTL_MS, message(2))))
-        assert settle("A", handled=["m1"])(provider) == Released(remaining=1)
+        assert settle("A", handled=["m1"], fence=claimed.fence)(provider) == Released(remaining=1)
         assert other.get_lease_owner(KEY) == "B"
 
     def test_settle_of_a_dropped_message_is_found_by_its_trace(self, store: Store) -> None:
         """The trace of a failed claim is evidence as well."""
         provider, other = store.provider(), store.bare()
-        provider.claim(KEY, "A", TTL_MS, message(1))
+        claimed: Any = provider.claim(KEY, "A", TTL_MS, message(1))
         store.network.next(LoseReply(meanwhile=lambda: other.claim(KEY, "B", TTL_MS, message(1))))
-        assert settle("A", dropped=[failure(1)])(provider) == Released(remaining=1)
+        assert settle("A", dropped=[failure(1)], fence=claimed.fence)(provider) == Released(remaining=1)
 
     def test_settle_that_leaves_no_trace_does_not_know(self, store: Store) -> None:
         """R9: never LeaseLost, since it may have worked; and it did."""

@@ -78,9 +78,10 @@ class TestBudgets:
         """For a connection, and for an answer."""
         server = Server(url=valkey_server.url, client=None, clock=SYSTEM_CLOCK)
         client: Any = server._reach(ttl_ms)  # noqa: SLF001 - what the vendor is told is not seen from outside
-        settings = client.connection_pool.connection_kwargs
-        assert settings["socket_timeout"] == settings["socket_connect_timeout"] == waits_ms / 1_000
-        assert settings["retry"].get_retries() == 0
+        connection = client._take(0)  # noqa: SLF001 - as above
+        assert connection.socket_timeout == connection.socket_connect_timeout == waits_ms / 1_000
+        assert connection.retry.get_retries() == 0
+        connection.disconnect()
         server.close()
 
     def test_our_clusters_clients_do_so_too(self, valkey_cluster: ValkeyServer) -> None:

@@ -1,7 +1,6 @@
 """Valkey as a store on which operations meet: its scripts are single steps, so calls come between calls."""
 
 import itertools
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +14,11 @@ from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import Names
 from incumbent.rules import Ended, KeyState, Stored
 from incumbent.testing.servers import ValkeyServer
-from tests.conformance.test_redis import pass_key_time
 from tests.interleavings.invariants import Picture
 from tests.interleavings.operations import KEY, Provider
 from tests.interleavings.stores import Requested
 from tests.interleavings.turns import ReplyLost, Turns
+from tests.redis_records import pass_key_time, records
 
 _OUTCOMES: Any = {"h": "handled", "d": "dead", "f": "failed"}
 
@@ -40,7 +39,7 @@ class ValkeyStore:
         client.turns, client.store = turns, self
 
     def provider(self, like: Provider | None = None) -> Provider:
-        """One that remembers the fences of its own grants."""
+        """One more provider of the key."""
         return RedisProvider(client=self._client, key_prefix=self._prefix)
 
     def copy(self) -> None:
@@ -53,31 +52,27 @@ class ValkeyStore:
 
     def picture(self) -> Picture:
         """The key's records; times go on as if the server's clock had been moved."""
-        lease, state, mail, meta, body, ended, dead, letters = self._names
-        with self._bare.pipeline(transaction=False) as asked:
-            asked.get(lease).execute_command("PEXPIRETIME", lease)
-            asked.hgetall(state).zrange(mail, 0, -1).hgetall(meta).hkeys(body).hgetall(ended)
-            asked.zrange(dead, 0, -1).hkeys(letters)
-            owner, expires, fields, ids, metas, bodies, traces, dead_ids, letter_ids = asked.execute()
-        faults = []
-        if set(ids) != set(metas) or set(ids) != set(bodies):
-            faults.append(f"mail {ids}, meta {list(metas)} and body {bodies} differ")
-        if set(dead_ids) != set(letter_ids):
-            faults.append(f"dead {dead_ids} and letters {letter_ids} differ")
+        found = records(self._bare, self._names)
+        expires = self._bare.execute_command("PEXPIRETIME", self._names[0])
+        owner, state = found["owner"], found["state"] or {}
+        faults = list(found["faults"])
+        if set(found["dead"]) != set(found["letters"]):
+            faults.append(f"dead {found['dead']} and letters {list(found['letters'])} differ")
+        fence = state.get("fence", 0)
         return Picture(
             state=KeyState(
                 owner=owner,
-                expires_ms=(expires if owner else int(fields.get("until", 0))) + self._passed_ms,
-                fence=int(fields.get("fence", 0)),
-                mail=tuple(self._stored(each, json.loads(metas[each])) for each in ids if each in metas),
-                ended=tuple(_traces(traces)),
-                block=fields.get("block") == "1",
+                expires_ms=(expires if owner else state.get("until", 0)) + self._passed_ms,
+                fence=fence,
+                mail=tuple(self._stored(each, meta, fence) for each, meta in found["messages"].items()),
+                ended=tuple(_traces(found["traces"])),
+                block=state.get("block") == 1,
             ),
-            letters=tuple(dead_ids),
+            letters=tuple(found["dead"]),
             faults=tuple(faults),
         )
 
-    def _stored(self, message_id: str, meta: Any) -> Stored:
+    def _stored(self, message_id: str, meta: Any, fence: int) -> Stored:
         return Stored(
             id=message_id,
             body="",
@@ -86,18 +81,19 @@ class ValkeyStore:
             stored_ms=meta["stored"] + self._passed_ms,
             attempts=meta["attempts"],
             due_ms=meta["due"] + self._passed_ms if meta["due"] else 0,
-            delivered_fence=int(meta["given"]),
+            delivered_fence=fence if meta["given"] else 0,
         )
 
 
-def _traces(traces: dict[str, str]) -> Iterator[Ended]:
-    for name, text in sorted(traces.items()):
-        outcome, _, number = name.partition(":")
-        if outcome not in _OUTCOMES or not number:
-            continue
-        fence, _, size, rest = text.split(" ", 3)
-        by, message_id = rest[: int(size)], rest[int(size) :]
-        yield Ended(id=message_id, outcome=_OUTCOMES[outcome], claimed_by=by, fence=int(fence), at_ms=int(number))
+def _traces(traces: list[dict[str, Any]]) -> Iterator[Ended]:
+    for number, each in enumerate(traces):
+        yield Ended(
+            id=each["id"],
+            outcome=_OUTCOMES[each["outcome"]],
+            claimed_by=each["by"],
+            fence=each["fence"],
+            at_ms=number,
+        )
 
 
 class _Client(redis.Redis):

@@ -6,7 +6,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import boto3
 import pytest
@@ -19,6 +18,7 @@ from incumbent.operations import Store, store_of
 from incumbent.providers import from_env
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
+from tests.redis_records import edit
 
 TTL_MS = 30_000
 ONCE = Policy(max_attempts=1)
@@ -92,9 +92,8 @@ def spoil(place: tuple[Store, list[str]], letters: Store, request: pytest.Fixtur
     """One of the two dead letters of orders/a is of a later version."""
     _, options = place
     if isinstance(letters, RedisProvider):
-        bare: Any = redis.Redis.from_url(options[3], decode_responses=True)
-        name = f"{{{options[-1]}:lease:orders/a}}:letters"
-        bare.hset(name, "m1", bare.hget(name, "m1").replace('"v":1', '"v":2'))
+        bare = redis.Redis.from_url(options[3])
+        edit(bare, f"{{{options[-1]}:lease:orders/a}}:letters", {1: 2}, field="mm1")
     else:
         server: DynamoDBServer = request.getfixturevalue("moto_server")
         client = boto3.client("dynamodb", endpoint_url=server.endpoint_url)

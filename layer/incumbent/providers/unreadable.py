@@ -57,7 +57,7 @@ def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | No
             break
         given = readable(answer.messages)
         if given:
-            answer = replace(answer, messages=given)
+            answer = answer if len(given) == len(answer.messages) else replace(answer, messages=given)
             break
         dead_lettered = (*dead_lettered, *answer.dead_lettered)
         try:
@@ -71,7 +71,7 @@ def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | No
             continue
     if isinstance(answer, Routed) and own is not None and own.id in {message.id for message in dead_lettered}:
         answer = Duplicate(state="dead", owner=answer.owner)  # its trace would make it this call's, finished since
-    if isinstance(answer, Claimed | Duplicate | Idle):
+    if dead_lettered and isinstance(answer, Claimed | Duplicate | Idle):
         return replace(answer, dead_lettered=(*dead_lettered, *answer.dead_lettered))
     return answer
 
@@ -81,7 +81,7 @@ def go_on_readable(answer: Released | Continued, settle: Settle) -> Released | C
     while isinstance(answer, Continued) and answer.messages:
         given = readable(answer.messages)
         if given:
-            return replace(answer, messages=given)
+            return answer if len(given) == len(answer.messages) else replace(answer, messages=given)
         before, owner = answer, answer.owner
         try:
             answer = settle(owner, fence=before.fence, failed=_failures(before.messages), next_owner=owner)

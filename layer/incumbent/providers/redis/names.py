@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 from incumbent.errors import ConfigurationError
 
-# `scripts/common.lua` describes each.
-COMPANIONS = ("state", "mail", "meta", "body", "ended", "dead", "letters")
+# `scripts/lease.lua` describes each.
+COMPANIONS = ("state", "mail", "messages", "ended", "dead", "letters")
 
 MAX_PREFIX_BYTES = 256
 
 # A brace would move the companions to another hash slot; `%` begins the codes of the escaped characters.
 _WRITTEN = {"%": "%25", "{": "%7B", "}": "%7D"}
+_ESCAPED = frozenset(_WRITTEN)
+_ENCODED = [companion.encode() for companion in COMPANIONS]
 _GLOB = "\\*?[]"
 
 
@@ -38,13 +40,15 @@ class Names:
                 "choose another"
             )
 
-    def of(self, key: str) -> list[bytes]:
-        """Return the names of the lease and its companions, in the order of every script's KEYS."""
+    def of(self, key: str, count: int = 1 + len(COMPANIONS)) -> list[bytes]:
+        """Return the names of the lease and its companions, the first ``count`` in the order of every script's KEYS."""
         written = key
-        for letter, code in _WRITTEN.items():
-            written = written.replace(letter, code)
-        lease = f"{self.prefix}:lease:{written}"
-        return [lease.encode(), *(f"{{{lease}}}:{companion}".encode() for companion in COMPANIONS)]
+        if not _ESCAPED.isdisjoint(key):
+            for letter, code in _WRITTEN.items():
+                written = written.replace(letter, code)
+        lease = f"{self.prefix}:lease:{written}".encode()
+        slot = b"{" + lease + b"}:"
+        return [lease, *[slot + companion for companion in _ENCODED[: count - 1]]]
 
     def pattern(self, companion: str) -> str:
         """Return the glob that matches this companion of any key, for SCAN."""

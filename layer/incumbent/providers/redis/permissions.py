@@ -1,8 +1,8 @@
 """The permissions that a user of the server needs. The documentation and the errors take them from here."""
 
 SCRIPTS_RUN = (
-    *("del", "get", "hdel", "hget", "hlen", "hmget", "hset", "persist", "pexpire", "pttl", "set", "time"),
-    *("zadd", "zcard", "zrange", "zrem", "zrevrange", "zscore"),
+    *("del", "get", "hdel", "hget", "hlen", "hmget", "hset", "pexpire", "pttl", "set", "time"),
+    *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zrevrange", "zscore"),
 )
 """The commands that the Lua scripts call. The server checks each against the user's rights."""
 

@@ -1,19 +1,17 @@
--- Acquire the lease if the key is free or already this owner's (R2).
+-- Acquire the lease if the key is free or already this owner's (R2). held_by_other.lua has refused all others.
 --
 -- ARGV  1 owner  2 ttl
--- Answers {'granted', fence, PTTL} or {'held', holder, PTTL}.
+-- Answers 'granted <fence> <PTTL>', or what held_by_other.lua answers.
 
-local owner, ttl = ARGV[1], tonumber(ARGV[2])
-local refusal = load() or load_mail()
-if refusal then return refusal end
-if k.owner and k.owner ~= owner then return { 'held', k.owner, k.pttl } end
-if k.owner then -- again: the same fence, never a shorter lease (R4: renew)
-    begin()
-    adopt_mail('')
-    extend(ttl)
+local owner, ttl = ARGV[1], ARGV[2]
+mail.load_held()
+if lease.holder then -- again: the same fence, never a shorter lease (R4: renew)
+    mail.adopt(ttl, '')
+    lease.begin()
 else
-    end_runs() -- what a dead owner was given (M6)
-    grant(owner, ttl)
+    mail.end_runs() -- what a dead owner was given (M6)
+    lease.grant(owner, ttl)
 end
-finish_mail()
-return { 'granted', k.fence, k.pttl }
+mail.write_held() -- first: it fails if mail is of another type
+lease.write()
+return 'granted ' .. int(state.fence) .. ' ' .. lease.pttl

@@ -1,17 +1,14 @@
 -- Return the state of a message id, as far as the window goes back (M5). Changes nothing.
 --
 -- ARGV  1 id  2 window
--- Answers {'found', state}; the state is '' when the id is not known.
+-- Answers 'found <state>'; without a state if the id is not known.
 
-local id, window = ARGV[1], tonumber(ARGV[2])
-local refusal = load()
-if refusal then return refusal end
-if is_stored(id) then
-    refusal = load_messages({ id })
-    if refusal then return refusal end
-    -- Without a live tenure nothing runs (R3: expiry): the messages of a late owner wait.
-    return { 'found', k.tenure and k.mail[1].meta.given == k.tenure and 'running' or 'waiting' }
+mail.load_held()
+local message = mail.find(ARGV[1])
+-- Without a live tenure nothing runs (R3: expiry): the messages of a late owner wait.
+local answer = message and (lease.ours and message.given and 'found running' or 'found waiting')
+if not message then
+    local ended = traces.of(ARGV[1], '', tonumber(ARGV[2]))
+    answer = ended and (ended[1] == 'h' and 'found handled' or 'found dead') or 'found'
 end
-local ended = trace_of('id:' .. id, window)
-if not ended then return { 'found', '' } end
-return { 'found', ended.outcome == 'h' and 'handled' or 'dead' }
+return sure(mail.refusal or answer)

@@ -1,284 +1,167 @@
--- The code that the scripts that read or change messages share. The provider puts it after common.lua.
+-- Storing, giving and removing messages: all changes are made in memory, and written by `finish` at the end.
 
-local REMEMBERED = 256 -- traces kept per key and outcome (M5: once per id)
-local LETTERS_MS = 14 * DAY_MS
-local AT_ONCE = 1000 -- fields read in one call: Lua's stack holds a few thousand
+-- What `finish` writes besides: commands for traces and dead letters.
+local more = {}
 
--- The messages that this call has moved to the dead letters, as id, meta, body of each, for the answer (M6: failure).
-local dead_lettered = {}
+local function later(...)
+    more[#more + 1] = { ... }
+end
 
--- Reads the meta of the messages of these ids into `k.mail`, in their order. Returns a refusal, or nil.
-local function load_messages(ids)
-    for first = 1, #ids, AT_ONCE do
-        local last = math.min(#ids, first + AT_ONCE - 1)
-        local texts = call('HMGET', META, unpack(ids, first, last))
-        for i = first, last do
-            local text = texts[i - first + 1]
-            if not text then return { 'broken', 'meta' } end
-            local meta = cjson.decode(text)
-            if meta.v ~= FORMAT then return { 'format', 'meta', tostring(meta.v) } end
-            k.mail[#k.mail + 1] = { id = ids[i], meta = meta }
-        end
+-- Returns a stored message by its id, or nil.
+function mail.find(id)
+    local known = mail.by_id[id]
+    if known or mail.unknown() == 0 then return known and not known.gone and known or nil end
+    local score = call('ZSCORE', MAIL, id)
+    if not score then return nil end
+    local message = mail.fetch({ id }, true)[1]
+    if message then message.score = tonumber(score) end
+    return message
+end
+
+function mail.body(message)
+    if not message.body then message.body = call('HGET', MESSAGES, 'b' .. message.id) end
+    if not message.body then mail.refusal = { 'broken', 'messages' } end
+    return message.body or ''
+end
+
+-- Puts a message at the end of the mailbox.
+function mail.store(message)
+    state.last, state.stored = state.last + 1, state.stored + 1
+    message.meta, message.place = message.meta or {}, state.last
+    message.stored, message.attempts, message.due, message.dead_ms, message.given = now, 0, 0, 0, false
+    return mail.add(message)
+end
+
+function mail.remove(message)
+    message.gone, message.given = true, false
+    state.stored = state.stored - 1
+end
+
+-- Gives a message to the present tenure, and counts the delivery in the same step (M6: failure).
+function mail.give(message)
+    message.attempts = message.attempts + 1
+    message.given, message.changed = true, true
+end
+
+function mail.is_promised(message)
+    return message.promised or message.place <= state.promised_to
+end
+
+function mail.promise(message)
+    if not mail.is_promised(message) then
+        message.promised, message.changed = true, true
     end
 end
 
-local function load_mail()
-    if k.stored > 0 then return load_messages(call('ZRANGE', MAIL, 0, -1)) end
-end
-
-local function is_stored(id)
-    return k.stored > 0 and call('ZSCORE', MAIL, id)
-end
-
--- Returns the messages that are due and not given to that tenure, oldest first. A paused message that blocks hides all
--- later ones (M6: failure). Of a
--- free key, `end_runs` comes first.
-local function due(tenure)
+-- Returns the messages that the present tenure was given, oldest first.
+function mail.given()
     local found = {}
-    for _, message in ipairs(k.mail) do
-        if not message.gone and not (tenure and message.meta.given == tenure) then
-            if message.meta.due <= now then
-                found[#found + 1] = message
-            elseif k.block then
+    for _, message in ipairs(mail.list) do
+        if message.given then found[#found + 1] = message end
+    end
+    mail.sort(found)
+    return found
+end
+
+-- Returns the oldest message that is due and not given, or nil (M4: order). A paused one that blocks hides all later
+-- ones (M6).
+function mail.next_due()
+    mail.load_due()
+    local oldest
+    for _, message in ipairs(mail.list) do
+        if not message.gone and not message.given and message.due <= now
+            and (not oldest or message.place < oldest.place) then
+            oldest = message
+        end
+    end
+    if mail.unknown() > 0 then
+        local found = call('ZRANGE', MAIL, 0, #mail.list, 'WITHSCORES') -- one of these is not known yet
+        for i = 1, #found, 2 do
+            local id, place = found[i], tonumber(found[i + 1])
+            if not mail.by_id[id] then
+                if place < 1e12 and (not oldest or place < oldest.place) then
+                    oldest = mail.fetch({ id }, true)[1]
+                    if oldest then oldest.score = place end
+                end
                 break
             end
         end
     end
-    return found
+    if oldest and not mail.refusal and oldest.place < mail.blocked_from() then return oldest end
 end
 
--- Returns the messages that the present tenure was given.
-local function given()
-    local found = {}
-    for _, message in ipairs(k.mail) do
-        if not message.gone and message.meta.given == k.fence then found[#found + 1] = message end
-    end
-    return found
+-- Tells the caller about a message: attempts, times, whether it is promised, and after these its last error.
+function mail.told(message)
+    local promised = mail.is_promised(message) and 1 or 0
+    local text = string.format('%d %.0f %.0f %d', message.attempts, message.stored, message.due, promised)
+    return message.error and text .. ' ' .. message.error or text
 end
 
--- The pause after that many deliveries; none where no policy was noted yet.
-local function pause_after(attempts)
-    local pauses = {}
-    for pause in string.gmatch(k.pauses, '%d+') do
-        pauses[#pauses + 1] = tonumber(pause)
-    end
-    return #pauses == 0 and 0 or pauses[math.min(math.max(attempts, 1), #pauses)]
-end
-
--- Takes back what the last tenure was given and did not settle, save for what `fence` was given: its run died with it,
--- or dies now. Such a message pauses as if it had failed when the tenure ended, and goes behind all that wait; where
--- paused messages block, it keeps its place (M6). Nothing is written before `finish_mail`.
-local function end_runs(fence)
-    -- Where a stranger has removed the lease before its time, it counts as ended when it would have.
-    local ended = k.owner and math.min(now, k.ended_at) or k.ended_at
-    local kept, behind = {}, {}
-    for _, message in ipairs(k.mail) do
-        local meta = message.meta
-        if not message.gone and meta.given ~= '0' and meta.given ~= fence then
-            meta.due, meta.given = ended + pause_after(meta.attempts), '0'
-            message.changed, message.died, message.moved = true, true, not k.block
-        end
-        local list = message.moved and behind or kept
-        list[#list + 1] = message
-    end
-    for _, message in ipairs(behind) do
-        kept[#kept + 1] = message
-    end
-    k.mail = kept
-end
-
--- `adopt`, which begins a tenure where it makes a foreign lease ours: earlier runs are over then.
-local function adopt_mail(fence)
-    if not k.known then end_runs(fence) end
-    adopt(fence)
-end
-
-local function last_place(set)
-    return tonumber(call('ZREVRANGE', set, 0, 0, 'WITHSCORES')[2] or 0)
-end
-
--- Puts a message at the end of the mailbox; `finish_mail` writes its meta.
-local function store(id, body, meta)
-    meta.v, meta.stored, meta.attempts, meta.due, meta.given = FORMAT, now, 0, 0, '0'
-    call('ZADD', MAIL, int(last_place(MAIL) + 1), id)
-    call('HSET', BODY, id, body)
-    k.stored = k.stored + 1
-    k.mail[#k.mail + 1] = { id = id, meta = meta, body = body, changed = true }
-end
-
--- Takes a message out of the mailbox.
-local function remove(message)
-    message.gone = true
-    call('ZREM', MAIL, message.id)
-    call('HDEL', META, message.id)
-    call('HDEL', BODY, message.id)
-    k.stored = k.stored - 1
-end
-
--- Gives a message to the present tenure, and counts the delivery in the same step (M6: failure).
-local function give(message)
-    message.meta.attempts = message.meta.attempts + 1
-    message.meta.given = k.fence
-    message.changed = true
-end
-
-local function promise(message)
-    if not message.meta.promised then
-        message.meta.promised = true
-        message.changed = true
+-- Calls a command with a key and as many of the arguments at once as Lua's stack holds.
+local function all_of(command, key, arguments)
+    for first = 1, #arguments, AT_ONCE do
+        call(command, key, unpack(arguments, first, math.min(#arguments, first + AT_ONCE - 1)))
     end
 end
 
--- Traces. `ended` holds three queues in one hash, one for each outcome: h(andled), d(ead), f(ailed):
---   v                 the format
---   <outcome>         '<first> <last> <count>': the numbers in use, and how many of them still are
---   <outcome>:<n>     '<fence> <at> <bytes of by> <by><id>'
---   id:<id>           '<outcome>:<n>' of the last trace of an id that was handled or died (M5)
---   by:<by>           'f:<n>' of the last trace of a claim whose own message failed (M3)
---   purges            the token of each of the last purges (R8: lost replies)
-
-local function queue(outcome)
-    local first, last, count = string.match(call('HGET', ENDED, outcome) or '1 0 0', '^(%d+) (%d+) (%d+)$')
-    return tonumber(first), tonumber(last), tonumber(count)
-end
-
-local function read_trace(name)
-    local text = name and call('HGET', ENDED, name)
-    if not text then return nil end
-    local fence, at, size, rest = string.match(text, '^(%d+) (%d+) (%d+) (.*)$')
-    return {
-        outcome = string.sub(name, 1, 1),
-        fence = fence,
-        at = tonumber(at),
-        by = string.sub(rest, 1, size),
-        id = string.sub(rest, size + 1),
-    }
-end
-
--- Returns the last trace under 'id:<id>' or 'by:<by>', if the window reaches back to it.
-local function trace_of(index, window)
-    local trace = k.traces and read_trace(call('HGET', ENDED, index))
-    if trace and now - trace.at < window then return trace end
-end
-
--- Leaves a trace of a message in the present tenure.
-local function trace(outcome, message, window)
-    local first, last, count = queue(outcome)
-    last = last + 1
-    local by, id = message.meta.by, message.id
-    local name = outcome .. ':' .. int(last)
-    call('HSET', ENDED, 'v', VERSION, outcome, int(first) .. ' ' .. int(last) .. ' ' .. int(count + 1),
-        name, k.fence .. ' ' .. int(now) .. ' ' .. #by .. ' ' .. by .. id,
-        outcome == 'f' and 'by:' .. by or 'id:' .. id, name)
-    if call('PTTL', ENDED) < window then call('PEXPIRE', ENDED, int(window)) end
-    k.traces = VERSION
-end
-
--- Removes traces older than the window, and all but the last 256 of each outcome (M5: once per id).
-local function forget(window)
-    for _, outcome in ipairs(k.traces and { 'h', 'd', 'f' } or {}) do
-        local first, last, count = queue(outcome)
-        local from = first
-        while first <= last do
-            local name = outcome .. ':' .. int(first)
-            local old = read_trace(name)
-            if old then
-                if count <= REMEMBERED and now - old.at < window then break end
-                count = count - 1
-                local index = outcome == 'f' and 'by:' .. old.by or 'id:' .. old.id
-                call('HDEL', ENDED, name)
-                if call('HGET', ENDED, index) == name then call('HDEL', ENDED, index) end
+-- Writes everything. `urgent` is for what an owner must be able to finish when the server's memory is full. Returns
+-- false, and writes nothing, if a record could not be read.
+function mail.finish(urgent)
+    local gone, moved, unset, set, kept = urgent and { '' } or {}, {}, {}, {}, {}
+    for _, message in ipairs(mail.list) do
+        local id, body = message.id, message.body
+        local keeps_meta, keeps_body = false, false -- in MESSAGES
+        if message.gone then
+            if message.score then gone[#gone + 1] = id end
+        else
+            local score = (message.given or message.due <= now) and message.place or message.due
+            if score ~= message.score then
+                moved[#moved + 1], moved[#moved + 2] = int(score), id
             end
-            first = first + 1
+            if message.given then
+                keeps_body = #kept > 0 or not body or #body > ROOM
+                kept[#kept + 1] = { id, mail.meta(message), true, not keeps_body and body }
+            else
+                keeps_meta, keeps_body = true, true
+                if message.changed or not message.has_meta then
+                    set[#set + 1], set[#set + 2] = 'm' .. id, cmsgpack.pack(mail.meta(message))
+                end
+            end
+            if keeps_body and not message.has_body then
+                set[#set + 1], set[#set + 2] = 'b' .. id, body
+            end
         end
-        if first > from then
-            call('HSET', ENDED, outcome, int(first) .. ' ' .. int(last) .. ' ' .. int(count))
-        end
+        if message.has_meta and not keeps_meta then unset[#unset + 1] = 'm' .. id end
+        if message.has_body and not keeps_body then unset[#unset + 1] = 'b' .. id end
     end
-end
+    if #set > 0 then call('HLEN', MESSAGES) end -- fails if it is of another type
+    if mail.refusal then return false end
 
-local function drop_letter(id)
-    call('ZREM', DEAD, id)
-    call('HDEL', LETTERS, id)
-    k.letters = k.letters - 1
-end
-
--- Returns a dead letter's meta and body; for one that this version cannot read, nil and its format, or nil and '' if it
--- is broken.
-local function read_letter(id)
-    local text = call('HGET', LETTERS, id)
-    local line = text and string.find(text, '\n', 1, true)
-    if not line then return nil, '' end
-    local is_json, meta = pcall(cjson.decode, string.sub(text, 1, line - 1))
-    if not is_json or type(meta) ~= 'table' then return nil, '' end
-    if meta.v ~= FORMAT then return nil, tostring(meta.v) end
-    if type(meta.died) ~= 'number' then return nil, '' end
-    return meta, string.sub(text, line + 1)
-end
-
--- Moves a message that is out of attempts to the dead letters, which are kept for 14 days (M6: failure).
-local function dead_letter(message, window)
-    local body = message.body or call('HGET', BODY, message.id)
-    remove(message)
-    message.meta.died = now
-    local meta = cjson.encode(message.meta)
-    if not call('ZSCORE', DEAD, message.id) then k.letters = k.letters + 1 end
-    call('ZADD', DEAD, int(last_place(DEAD) + 1), message.id)
-    call('HSET', LETTERS, message.id, meta .. '\n' .. body)
-    dead_lettered[#dead_lettered + 1], dead_lettered[#dead_lettered + 2], dead_lettered[#dead_lettered + 3] = message.id, meta, body
-    for _, id in ipairs(call('ZRANGE', DEAD, 0, -1)) do
-        local letter = read_letter(id)
-        if not letter or now - letter.died < LETTERS_MS then break end
-        drop_letter(id)
+    if urgent then all_of('ZREM', MAIL, gone) end -- which needs no memory: what follows is not refused for want of it
+    all_of('ZADD', MAIL, moved)
+    all_of('HDEL', MESSAGES, unset)
+    all_of('HSET', MESSAGES, set)
+    if not urgent then all_of('ZREM', MAIL, gone) end
+    for _, command in ipairs(more) do
+        call(unpack(command))
     end
-    call('PEXPIRE', DEAD, int(LETTERS_MS))
-    call('PEXPIRE', LETTERS, int(LETTERS_MS))
-    trace('d', message, window)
+    state.held = #kept > 0 and cmsgpack.pack(kept) or ''
+    lease.write()
+    return true
 end
 
-local function is_spent(message, max_attempts)
-    return message.died and not message.gone and message.meta.attempts >= max_attempts
-end
-
--- Buries those whose run died and that are out of attempts: they need not pause first (M6).
-local function dead_letter_spent(max_attempts, window)
-    for _, message in ipairs(k.mail) do
-        if is_spent(message, max_attempts) then dead_letter(message, window) end
+-- Comes before `finish`, since it reads. Returns {'<tag> <fence> <PTTL> <waiting> <number of dead>', then id, meta,
+-- body: of each message that this call has moved to the dead letters, and of each that the tenure was given}.
+function mail.granted(tag, dead, leave_out)
+    local answer = { string.format('%s %.0f %.0f %d %d', tag, state.fence, lease.pttl, mail.count_due(), #dead / 3) }
+    for i = 1, #dead do
+        answer[i + 1] = dead[i]
     end
-end
-
--- Gives the oldest due message to the present tenure, and moves those out of attempts before it to the dead letters
--- (M4: order, M6: failure).
-local function deliver(max_attempts, window)
-    for _, message in ipairs(due(k.tenure)) do
-        if message.meta.attempts < max_attempts then
-            give(message)
-            return
-        end
-        dead_letter(message, window)
-    end
-end
-
--- Writes the changed messages, then the state.
-local function finish_mail()
-    for _, message in ipairs(k.mail) do
-        if message.moved and not message.gone then call('ZADD', MAIL, int(last_place(MAIL) + 1), message.id) end
-        if message.changed and not message.gone then
-            call('HSET', META, message.id, cjson.encode(message.meta))
-        end
-    end
-    finish()
-end
-
--- Returns {<tag>, fence, PTTL, number of other due messages, {id, meta, body of each dead_lettered message}, then id, meta,
--- body of each message that the tenure was given}.
-local function granted(tag, leave_out)
-    local answer = { tag, k.fence, k.pttl, #due(k.tenure), dead_lettered }
-    for _, message in ipairs(given()) do
-        if not leave_out[message.id] then
+    for _, message in ipairs(mail.given()) do
+        if not leave_out or not leave_out[message.id] then
             answer[#answer + 1] = message.id
-            answer[#answer + 1] = cjson.encode(message.meta)
-            answer[#answer + 1] = message.body or call('HGET', BODY, message.id)
+            answer[#answer + 1] = mail.told(message)
+            answer[#answer + 1] = mail.body(message)
         end
     end
     return answer

@@ -1,19 +1,31 @@
 -- Return since when due messages of this key have had no live owner (M8). Changes nothing.
 --
--- Answers {'orphan', since, now, target, due} or {'none'}.
+-- Answers {'orphan <since> <now> <due>', target} or 'none'.
 
-local refusal = load()
-if refusal then return refusal end
-if k.owner then return { 'none' } end
-refusal = load_mail()
-if refusal then return refusal end
-end_runs()
-local waiting = due(nil)
-if #waiting == 0 then return { 'none' } end
-local since = math.huge
-for _, message in ipairs(waiting) do
-    since = math.min(since, math.max(message.meta.due, message.meta.stored))
-end
+if lease.holder then return sure('none') end
+mail.load_held()
+mail.end_runs()
+local waiting = mail.count_due()
+if mail.refusal then return sure(mail.refusal) end
+if waiting == 0 then return sure('none') end
+
 -- Another program may have removed the lease before its expiry.
-since = math.max(since, math.min(k.ended_at, now))
-return { 'orphan', int(since), int(now), k.target, #waiting }
+local free_since = math.min(state.ends, now)
+local since, before = math.huge, mail.blocked_from()
+local function look_at(messages)
+    for _, message in ipairs(messages) do
+        if message.due <= now and message.place < before then
+            since = math.min(since, math.max(message.due, message.stored))
+        end
+    end
+end
+look_at(mail.list)
+local first = 0
+while since > free_since and mail.unknown() > 0 do -- no further than to one that was due when the key became free
+    local ids = call('ZRANGEBYSCORE', MAIL, '-inf', '(' .. PAUSED, 'LIMIT', first, AT_ONCE)
+    if #ids == 0 then break end
+    look_at(mail.fetch(mail.strange(ids)))
+    first = first + AT_ONCE
+end
+if mail.refusal then return sure(mail.refusal) end
+return sure({ 'orphan ' .. int(math.max(since, free_since)) .. ' ' .. int(now) .. ' ' .. waiting, state.target })

@@ -3,21 +3,21 @@
 -- Answers {'mail', {id, format ...}, id, meta, body ...}: first those that this version cannot read, each with its
 -- format, or '' if it is broken.
 
-local refusal = load()
-if refusal then return refusal end
+mail.load_held()
 local odd = {}
-local answer = { 'mail', odd }
-for _, id in ipairs(k.stored > 0 and call('ZRANGE', MAIL, 0, -1) or {}) do
-    local text, body = call('HGET', META, id), call('HGET', BODY, id)
-    local is_json, meta = pcall(cjson.decode, text or '')
-    if not is_json or type(meta) ~= 'table' or not body then
-        odd[#odd + 1], odd[#odd + 2] = id, ''
-    elseif meta.v ~= FORMAT then
-        odd[#odd + 1], odd[#odd + 2] = id, tostring(meta.v)
-    else
-        answer[#answer + 1] = id
-        answer[#answer + 1] = text
-        answer[#answer + 1] = body
+for _, id in ipairs(mail.strange(call('ZRANGE', MAIL, 0, -1))) do
+    if not mail.fetch({ id }, true)[1] then
+        odd[#odd + 1], odd[#odd + 2] = id, mail.refusal[1] == 'format' and mail.refusal[3] or ''
     end
 end
-return answer
+mail.sort(mail.list)
+local answer = { 'mail', odd }
+for _, message in ipairs(mail.list) do
+    local body = message.body or call('HGET', MESSAGES, 'b' .. message.id)
+    if body then
+        answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = message.id, mail.told(message), body
+    else
+        odd[#odd + 1], odd[#odd + 2] = message.id, ''
+    end
+end
+return sure(answer)

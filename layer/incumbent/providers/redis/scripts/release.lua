@@ -1,13 +1,15 @@
--- Free the key if that owner holds it, in its own tenure; for any other caller nothing changes (R5).
+-- Free the key if that owner holds it; for any other caller nothing changes (R5).
 --
--- ARGV  1 owner  2 the fence that the owner was granted, '' if not known
--- Answers {'released'} or {'kept'}.
+-- ARGV  1 owner
+-- Answers 'released' or 'kept'.
 
-local owner, fence = ARGV[1], ARGV[2]
-local refusal = load()
-if refusal then return refusal end
-if not owned_by(owner, fence) then return { 'kept' } end
-begin()
-free('released', owner, k.fence)
-finish()
-return { 'released' }
+if lease.holder ~= ARGV[1] then return sure('kept') end
+record[OWNER], record[SINCE], record[ENDS] = '', now, now
+record[HOW], record[FROM], record[TO], record[AT_FENCE] = 'released', ARGV[1], '', record[FENCE]
+call('DEL', LEASE) -- first: it needs no memory, and what follows is not refused for want of it
+if record[STORED] > 0 then
+    call('SET', STATE, cmsgpack.pack(record))
+else
+    call('SET', STATE, cmsgpack.pack(record), 'PX', string.format('%.0f', math.max(DAY_MS, record[KEPT] - now)))
+end
+return 'released'

@@ -1,14 +1,16 @@
 -- Extend a live lease of that owner (R4), and return how many due messages it was not given.
 --
 -- ARGV  1 owner  2 ttl  3 the fence that the owner was granted, '' if not known
--- Answers {'renewed', fence, PTTL, waiting} or {'lost', holder}.
+-- Answers 'renewed <fence> <PTTL> <waiting>' or {'lost', holder}.
 
-local owner, ttl, fence = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refusal = load() or load_mail()
-if refusal then return refusal end
-if not owned_by(owner, fence) then return { 'lost', k.owner or '' } end
-begin()
-adopt_mail(fence)
-extend(ttl)
-finish_mail()
-return { 'renewed', k.fence, k.pttl, #due(k.tenure) }
+local owner, ttl, fence = ARGV[1], ARGV[2], ARGV[3]
+if not lease.owned_by(owner, fence) then return sure({ 'lost', lease.holder or '' }) end
+local was_ours = lease.ours
+mail.load_held()
+mail.adopt(ttl, fence)
+local waiting = mail.count_due()
+if mail.refusal then return sure(mail.refusal) end
+lease.begin()
+if not was_ours then mail.write_held() end
+lease.write()
+return 'renewed ' .. int(state.fence) .. ' ' .. lease.pttl .. ' ' .. waiting

@@ -1,110 +1,117 @@
 -- Record the outcome of messages, and free the key if nothing is due, else pass it on, in one step (M2).
 --
--- ARGV   1 owner  2 ttl  3 successor ('' for none)  4 '1' if the successor is a ticket
---        5 the fence that the owner was granted, '' if not known  6 '1' if repeated
---        7 '1' if a paused message blocks later ones  8 max_attempts  9 window  10 the pauses, separated by commas
---        11 to 14: how many messages are handled, failed, dropped, deferred; then these, in this order:
---        the id of each that is handled or deferred; id, error, pause ('' for the policy's,
---        'final' for a dead letter at once) of each other
--- Answers {'released', stored, dead_lettered}; {'continued', fence, PTTL, waiting, dead_lettered, id, meta, body ...}; either also when
--- this very call has done so before (R8), with nothing dead_lettered; {'lost', holder}; or, when a repeated call finds no
--- evidence, {'unknown', holder} (R9).
+-- ARGV   1 owner  2 ttl  3 the fence that the owner was granted, '' if not known  4 successor ('' for none)
+--        5 flags: T if the successor is a ticket, R if repeated  6 the policy, as in claim.lua
+--        7... for each message: h and its id if handled, w and its id if deferred; f (failed) or d (dropped) and its id,
+--        then the error, then the pause ('' for the policy's, 'final' for a dead letter at once)
+-- Answers {'released <stored>', id, meta, body of each that died}; {'continued <fence> <PTTL> <waiting> <dead>', ...} as
+-- `granted` says; either also when this very call has done so before (R8), with nothing that died; {'lost', holder}; or,
+-- when a repeated call finds no evidence, {'unknown', holder} (R9).
 
-local owner, ttl, successor, as_ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
-local fence, repeated, block = ARGV[5], ARGV[6] == '1', ARGV[7]
-local max_attempts, window, pauses = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local owner, ttl, fence, successor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local as_ticket, repeated = string.find(ARGV[5], 'T', 1, true), string.find(ARGV[5], 'R', 1, true)
+local block, max_attempts, window, pauses = string.match(ARGV[6], '^(%d) (%d+) (%d+) %d+ %d+ (.*)$')
+max_attempts, window = tonumber(max_attempts), tonumber(window)
 
-local named, finished, at = {}, {}, 14
-for position, outcome in ipairs({ 'handled', 'failed', 'dropped', 'deferred' }) do
-    for _ = 1, tonumber(ARGV[10 + position]) do
-        local id, entry = ARGV[at + 1], { outcome = outcome }
-        at = at + 1
-        if outcome == 'failed' or outcome == 'dropped' then
-            entry.error, entry.pause, entry.final = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 2] == 'final'
-            at = at + 2
+-- Returns whether a tenure of that fence has left a trace of one of these messages.
+local function has_ended(ids)
+    local function is_evidence(trace)
+        if int(trace[2]) ~= fence then return false end
+        for _, id in ipairs(ids) do
+            if id == trace[5] then return true end
         end
-        named[id] = entry
-        if outcome == 'handled' or outcome == 'dropped' then finished[#finished + 1] = id end
     end
+    for _, each in ipairs(traces.in_state()) do
+        if is_evidence(each) then return true end
+    end
+    for _, outcome in ipairs(state.older == 1 and { 'h', 'd', 'f' } or {}) do
+        local q = traces.queue(call('HGET', ENDED, outcome))
+        for number = q.first, q.last do
+            local text = call('HGET', ENDED, outcome .. ':' .. int(number))
+            if text and is_evidence(cmsgpack.unpack(text)) then return true end
+        end
+    end
+    return false
 end
 
 -- Answers a settle by a caller that is not the live owner: with its earlier effect, a loss, or 'unknown'.
 local function settled_before()
-    local left = k.left
-    if left.how == 'moved' and left.owner == owner and left.successor == successor and k.owner == successor then
-        return granted('continued', {})
+    if state.how == 'moved' and state.from == owner and state.to == successor and lease.holder == successor then
+        mail.load_held()
+        lease.pttl = call('PTTL', LEASE)
+        return mail.granted('continued', dead)
     end
-    if left.how == 'settled' and left.owner == owner then return { 'released', k.stored, dead_lettered } end
-    if not repeated then return { 'lost', k.owner or '' } end
-    for _, outcome in ipairs({ 'h', 'd', 'f' }) do -- a later tenure hides how this one ended; traces stay
-        local first, last = queue(outcome)
-        for number = first, last do
-            local old = read_trace(outcome .. ':' .. int(number))
-            if old and old.fence == fence then
-                for _, id in ipairs(finished) do
-                    if id == old.id then return { 'released', k.stored, dead_lettered } end
-                end
-            end
-        end
+    if state.how == 'settled' and state.from == owner then return { 'released ' .. state.stored } end
+    if not repeated then return { 'lost', lease.holder or '' } end
+    local finished = {} -- a later tenure hides how this one ended; traces stay
+    for i = 7, #ARGV do
+        if string.find(ARGV[i], '^[hd]') then finished[#finished + 1] = string.sub(ARGV[i], 2) end
     end
-    return { 'unknown', k.owner or '' }
+    if has_ended(finished) then return { 'released ' .. state.stored } end
+    return { 'unknown', lease.holder or '' }
 end
 
-local function settle(message, entry)
-    local meta = message.meta
-    if entry.outcome == 'handled' then
-        trace('h', message, window)
-        remove(message)
-    elseif entry.outcome == 'deferred' then -- keeps its place, promised; its delivery in this tenure is not counted
-        if meta.given == k.fence then meta.attempts = meta.attempts - 1 end
-        meta.given, meta.promised = '0', true
-        message.changed = true
-    elseif entry.outcome == 'dropped' and not meta.promised then -- its source is told, and keeps it (M3: promised)
-        trace('f', message, window)
-        remove(message)
+local function settle(message, outcome, why, pause)
+    if outcome == 'h' then
+        endings.trace('h', message)
+        mail.remove(message)
+    elseif outcome == 'w' then -- keeps its place, promised; its delivery in this tenure is not counted
+        if message.given then message.attempts = message.attempts - 1 end
+        message.given, message.promised, message.changed = false, true, true
+    elseif outcome == 'd' and not mail.is_promised(message) then -- its source is told, and keeps it (M3: promised)
+        endings.trace('f', message)
+        mail.remove(message)
     else -- the mailbox retries a promised message, even one promised meanwhile (M3, M6: failure)
-        meta.error = entry.error
-        if entry.final or meta.attempts >= max_attempts then
-            dead_letter(message, window)
+        message.error = why
+        if pause == 'final' or message.attempts >= max_attempts then
+            endings.bury(message)
         else
-            meta.due = now + (entry.pause or pause_after(meta.attempts))
-            meta.given = '0'
-            message.changed = true
+            message.due = now + (tonumber(pause) or mail.pause_after(message.attempts))
+            message.given, message.changed = false, true
         end
     end
 end
 
-local refusal = load() or load_mail()
-if refusal then return refusal end
-if not owned_by(owner, fence) then return settled_before() end
-
-begin()
-adopt_mail(fence)
-k.block, k.pauses = block == '1', pauses
-note('block', block, 'pauses', pauses)
-for _, message in ipairs(k.mail) do
-    if named[message.id] then settle(message, named[message.id]) end
+if not lease.owned_by(owner, fence) then
+    local answer = settled_before()
+    return sure(mail.refusal or answer)
 end
-forget(window)
-end_runs() -- what is not named: as after a crash (M6)
-dead_letter_spent(max_attempts, window)
+mail.load_held()
+if not lease.ours then mail.adopt(ttl, fence) end
+state.block, state.pauses = tonumber(block), pauses
 
-local tenure = k.fence
-if successor ~= '' and #due(nil) > 0 then
-    grant(successor, ttl)
+local named, i = {}, 7
+while ARGV[i] do
+    local outcome, message = string.sub(ARGV[i], 1, 1), mail.find(string.sub(ARGV[i], 2))
+    local has_more = outcome == 'f' or outcome == 'd'
+    if message then
+        named[#named + 1] = { place = message.place, message, outcome, ARGV[i + 1], ARGV[i + 2] }
+    end
+    i = i + (has_more and 3 or 1)
+end
+mail.sort(named)
+for _, each in ipairs(named) do
+    settle(each[1], each[2], each[3], each[4])
+end
+mail.end_runs() -- what is not named: as after a crash (M6)
+endings.bury_spent(max_attempts)
+
+local tenure, answer = state.fence, nil
+local first = successor ~= '' and state.stored > 0 and mail.next_due()
+if first then
+    lease.grant(successor, ttl)
     if as_ticket then -- handed over: promised (M3), and counted only when the ticket is redeemed (M6: failure)
-        for _, message in ipairs(k.mail) do
-            promise(message)
-        end
-    else
-        deliver(max_attempts, window)
+        state.promised_to = state.last
     end
-    if as_ticket or #given() > 0 then
-        leave('moved', owner, successor, k.fence)
-        finish_mail()
-        return granted('continued', {})
+    if as_ticket or endings.deliver(max_attempts, first) then
+        lease.leave('moved', owner, successor, state.fence)
+        answer = mail.granted('continued', dead)
     end
 end
-free('settled', owner, tenure) -- nothing is due, no successor is named, or all due messages were out of attempts
-finish_mail()
-return { 'released', k.stored, dead_lettered }
+if not answer then -- nothing is due, no successor is named, or all due messages were out of attempts
+    lease.free('settled', owner, tenure)
+    answer = { 'released ' .. state.stored, unpack(dead) }
+end
+endings.keep(window)
+if not mail.finish(true) then return sure(mail.refusal) end
+return answer

@@ -1,23 +1,22 @@
 -- Pass the key on in one step, from a live owner, with a full ttl and a new fence (R6).
 --
--- ARGV  1 owner  2 successor  3 ttl  4 the fence that the owner was granted, '' if not known  5 '1' if repeated
--- Answers {'moved', fence, PTTL}, also when this very call has done so before (R8: lost replies); {'lost', holder};
--- or, when a repeated call finds no evidence of its own effect, {'unknown', holder} (R9: unknown outcome).
+-- ARGV  1 owner  2 successor  3 ttl  4 '1' if repeated
+-- Answers 'moved', also when this very call has done so before (R8: lost replies); {'lost', holder}; or, when a
+-- repeated call finds no evidence of its own effect, {'unknown', holder} (R9: unknown outcome).
 
-local owner, successor, ttl, fence, repeated = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
-local refusal = load() or load_mail()
-if refusal then return refusal end
-if owned_by(owner, fence) then
-    begin()
-    end_runs() -- the successor is given nothing of what the owner was running (M6)
-    grant(successor, ttl)
-    leave('transferred', owner, successor, k.fence)
-    finish_mail()
-    return { 'moved', k.fence, k.pttl }
+local owner, successor, ttl = ARGV[1], ARGV[2], ARGV[3]
+if lease.holder == owner then
+    mail.load_held()
+    mail.end_runs() -- the successor is given nothing of what the owner was running (M6)
+    lease.grant(successor, ttl)
+    lease.leave('transferred', owner, successor, state.fence)
+    lease.begin()
+    mail.write_held()
+    lease.write()
+    return 'moved'
 end
-local left = k.left
-if left.how == 'transferred' and left.owner == owner and left.successor == successor and left.fence == k.fence
-    and k.owner == successor then
-    return { 'moved', k.fence, k.pttl }
+if state.how == 'transferred' and state.from == owner and state.to == successor
+    and state.at_fence == state.fence and lease.holder == successor then
+    return sure('moved')
 end
-return { repeated and 'unknown' or 'lost', k.owner or '' }
+return sure({ ARGV[4] == '1' and 'unknown' or 'lost', lease.holder or '' })

@@ -1,0 +1,101 @@
+"""What an error of the server or of its client means, and what to do about it."""
+
+import importlib
+
+import redis
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    ClusterError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
+
+from incumbent.providers.redis.permissions import acl_rules
+
+ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
+REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
+
+_MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
+
+
+def errors_of_valkey() -> tuple[type[Exception], ...]:
+    """Load the errors of the package valkey."""
+    errors = importlib.import_module("valkey.exceptions")
+    return errors.ValkeyError, errors.ValkeyClusterException
+
+
+def twin(error: Exception) -> Exception:
+    """Return redis-py's equivalent of an error of its fork."""
+    for kind in type(error).__mro__:
+        found = getattr(redis.exceptions, kind.__name__.replace("Valkey", "Redis"), None)
+        if isinstance(found, type) and issubclass(found, (RedisError, RedisClusterException)):
+            return found(*error.args)
+    return RedisError(*error.args)
+
+
+def refusal(error: BaseException) -> BaseException:
+    """Return the first error that a cluster's client met: the client wraps it, and guesses at the reason."""
+    while isinstance(error, RedisClusterException) and (before := error.__cause__ or error.__context__):
+        error = before
+    return error
+
+
+def is_odd_record(error: BaseException | None) -> bool:
+    """Return whether an error concerns the records of one key, and not the server or other keys."""
+    text = str(error)
+    if not isinstance(error, ResponseError) or isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError):
+        return False
+    # A script met a value that no version writes, and Lua raised. The server's errors in a script are named here.
+    broken = text.startswith(("user_script:", "Error running script")) and not any(
+        word in text for word in ("ACL", "MISCONF", "NOPERM", "OOM", "READONLY", "can't run this command")
+    )
+    return "WRONGTYPE" in text or broken
+
+
+def classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
+    """Return whether another try may help after an error, and what to do about it."""
+    text = str(error)
+    status = str(getattr(error, "status_code", None) or text.partition(" ")[0])
+    if isinstance(refusal(error), REFUSED):
+        return False, (
+            "the server refuses these credentials, or they do not permit this: check user, password and ACL "
+            f"({acl_rules('<prefix>')})"
+        )
+    match error:
+        case OutOfMemoryError():
+            return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
+        case ReadOnlyError():
+            return True, "this server is a replica: give the address of the primary"
+        case TryAgainError() | ClusterDownError() | SlotNotCoveredError():
+            return True, "the cluster is being rearranged: nothing was changed; try again later"
+        case ClusterError() if "TTL exhausted" in text:  # redis-py's error after TRYAGAIN
+            return True, "the cluster is being rearranged: nothing was changed; try again later"
+        case AskError():
+            return False, "this server is a node of a cluster: add cluster=true to the URL, or give a RedisCluster"
+        case RedisClusterException() if "cluster mode is not enabled" in text.lower():
+            return False, "this server is not in cluster mode: leave cluster=true out of the URL"
+        case ResponseError() if "WRONGTYPE" in text:
+            return False, (
+                "one of this key's names holds a value of another type, which was left as it is: choose another "
+                "key_prefix, or remove it"
+            )
+        case ResponseError() if "OOM" in text:
+            return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
+        case ResponseError():
+            return status in _MAYBE_LATER, "the server refused the request: see its message"
+        case redis.ConnectionError() | redis.TimeoutError() | RedisClusterException() | OSError():
+            return True, (
+                "check that the server is up and can be reached from here (address, port, security group; rediss:// "
+                "if it requires TLS); the call may have taken effect, and repeating it is safe"
+            )
+        case _:
+            return False, "the client could not send the request or parse the answer: see the cause"

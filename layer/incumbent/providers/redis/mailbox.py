@@ -1,0 +1,331 @@
+"""The mailbox: storing messages, and giving them to the owners of their key."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import cast
+
+from incumbent.clock import Moment, deadline
+from incumbent.contract import DEFAULT_POLICY
+from incumbent.errors import IncumbentError, StoredFormatUnknown
+from incumbent.providers.redis.answers import Answer, dead_messages, holder, lives, messages, senseless, text
+from incumbent.providers.redis.requests import Requests
+from incumbent.providers.redis.server import Argument, Place
+from incumbent.providers.shared import check_claim, check_settle, in_doubt, lease_lost, mailbox_full
+from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
+from incumbent.rules import BEYOND, kept_pauses, shared
+from incumbent.validation import check_key, check_lease, check_limit
+from incumbent.values import (
+    Beat,
+    Busy,
+    Claim,
+    Claimed,
+    Continued,
+    Duplicate,
+    Failure,
+    Idle,
+    Message,
+    MessageState,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Routed,
+)
+
+
+class Mailboxes(Requests):
+    """A mailbox in Redis."""
+
+    _sought: Place
+
+    def claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        message: Message | None,
+        *,
+        ticket: str | None = None,
+        as_ticket: bool = False,
+        route: bool = True,
+        origin: Origin | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> Claim:
+        """Store the message and try to own the key, in one step (M1)."""
+        body = check_claim(key, owner, ttl_ms, message, ticket=ticket, policy=policy)
+        told: list[Argument] = [
+            owner,
+            ttl_ms,
+            b"" if message is None else message.id,
+            body or b"",
+            ticket or b"",
+            (b"T" if as_ticket else b"") + (b"" if route else b"B"),
+            _told_policy(policy),
+        ]
+        if origin is not None:
+            told += (origin.keyspace, origin.target or b"", origin.request_id or b"", origin.log_stream or b"")
+
+        answer = self._run("claim", key, *told, call="claim", ttl_ms=ttl_ms)
+        if answer.word == b"own" and message is not None:
+            return _own(answer, owner, ttl_ms, message.id, body)
+        answers = chain([answer], iter(lambda: self._run("claim", key, *told, call="claim", ttl_ms=ttl_ms), None))
+
+        def claim() -> Claim:
+            answer = next(answers)
+            if answer.word == b"own" and message is not None:
+                return _own(answer, owner, ttl_ms, message.id, body)
+            return _claimed(answer, key, owner, ttl_ms, policy)
+
+        return claim_readable(claim, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy), message)
+
+    def settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy = DEFAULT_POLICY,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Released | Continued:
+        """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
+        settled = self._settle(
+            key,
+            owner,
+            ttl_ms=ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            policy=policy,
+            fence=fence,
+            give_up_at=give_up_at,
+        )
+        if isinstance(settled, Released):
+            return settled
+        more = functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy, give_up_at=give_up_at)
+        return go_on_readable(settled, more)
+
+    def _settle(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl_ms: int,
+        handled: Sequence[str] = (),
+        failed: Sequence[Failure] = (),
+        dropped: Sequence[Failure] = (),
+        deferred: Sequence[str] = (),
+        next_owner: str | None = None,
+        ticket: str | None = None,
+        policy: Policy,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Released | Continued:
+        check_settle(
+            key,
+            owner,
+            ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            fence=fence,
+        )
+        successor = next_owner or ticket
+        answer = self._run(
+            "settle",
+            key,
+            owner,
+            ttl_ms,
+            _told_fence(fence),
+            successor or b"",
+            _ticket_flags if ticket is not None else _flags,
+            _told_policy(policy),
+            *["h" + each for each in handled],
+            *[part for each in failed for part in ("f" + each.id, each.error, _pause(each))],
+            *[part for each in dropped for part in ("d" + each.id, each.error, _pause(each))],
+            *["w" + each for each in deferred],
+            call="settle",
+            ttl_ms=ttl_ms,
+            give_up_at=give_up_at,
+        )
+        match answer.word:
+            case b"released":
+                return Released(remaining=int(answer.numbers[0]), dead_lettered=dead_messages(answer.more))
+            case b"continued" if successor is not None:
+                fence, pttl, waiting, dead = map(int, answer.numbers)
+                return Continued(
+                    owner=successor,
+                    fence=fence,
+                    messages=() if ticket is not None else messages(answer.more[3 * dead :]),
+                    waiting=waiting,
+                    expires_in_ms=pttl,
+                    deadline=deadline(answer.sent, ttl_ms, pttl),
+                    dead_lettered=dead_messages(answer.more[: 3 * dead]),
+                )
+            case b"lost":
+                raise lease_lost("settle", key, owner, holder(answer))
+            case b"unknown":
+                raise in_doubt("settle", key, owner, holder(answer))
+            case _:
+                raise senseless(key, answer)
+
+    def beat(
+        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+    ) -> Beat:
+        """Renew the lease (R4) and report how many messages wait."""
+        check_lease(key, owner, ttl_ms, fence)
+        answer = self._run(
+            "renew", key, owner, ttl_ms, _told_fence(fence), call="beat", ttl_ms=ttl_ms, give_up_at=give_up_at
+        )
+        match answer.word:
+            case b"renewed":
+                fence, pttl, waiting = map(int, answer.numbers)
+                return Beat(
+                    fence=fence, waiting=waiting, expires_in_ms=pttl, deadline=deadline(answer.sent, ttl_ms, pttl)
+                )
+            case b"lost":
+                raise lease_lost("beat", key, owner, holder(answer))
+            case _:
+                raise senseless(key, answer)
+
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        have: Sequence[str] = (),
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Sequence[Message]:
+        """Renew the lease and take all due messages that were never delivered (M6)."""
+        check_lease(key, owner, ttl_ms, fence)
+        answer = self._run(
+            "take", key, owner, ttl_ms, _told_fence(fence), *have, call="take", ttl_ms=ttl_ms, give_up_at=give_up_at
+        )
+        match answer.word:
+            case b"taken":
+                return readable(messages(answer.more))
+            case b"lost":
+                raise lease_lost("take", key, owner, holder(answer))
+            case _:
+                raise senseless(key, answer)
+
+    def peek(self, key: str) -> Sequence[Message]:
+        """Return all stored messages, oldest first.
+
+        Raises ``StoredFormatUnknown`` when some cannot be read; its ``readable`` holds the others (M12).
+        """
+        check_key(key)
+        odd, *found = self._run("peek", key, call="peek").more
+        skipped = self._odd("peek", key, "messages", odd)
+        if skipped:
+            raise StoredFormatUnknown.of(skipped, readable=messages(found))
+        return messages(found)
+
+    def orphans(self, limit: int) -> Iterable[Orphan]:
+        """Find keys with due messages and no live owner, ``limit`` at most (M8).
+
+        SCAN finds the keys, and each is asked by one request more: oldest first of those that there is time for. A key
+        whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others.
+        """
+        return self._orphans(check_limit(limit))
+
+    def _orphans(self, limit: int) -> Iterator[Orphan]:
+        found: list[tuple[int, str, str | None, int]] = []
+        latest = 0
+        skipped: list[IncumbentError] = []
+        for key in self._keys_with("mail", call="orphans", place=self._sought):
+            answer = self._read("orphan", key, skipped, call="orphans")
+            if answer is not None and answer.word == b"orphan":
+                since, now, waiting = map(int, answer.numbers)
+                latest = max(latest, now)
+                found.append((since, key, text(answer.more[0]) or None, waiting))
+        oldest_first = (
+            Orphan(key=key, target=target, age_ms=latest - since, waiting=waiting)
+            for since, key, target, waiting in sorted(found, key=lambda each: each[:2])
+        )
+        yield from islice(shared(oldest_first), limit)
+        if skipped:
+            raise StoredFormatUnknown.of(skipped)
+
+
+def _own(answer: Answer, owner: str, ttl_ms: int, message_id: str, body: str | None) -> Claimed:
+    """Return what the answer to a claim says whose own message is the only one, and given as it was sent."""
+    fence, pttl, now = map(int, answer.numbers)
+    return Claimed(
+        owner=owner,
+        fence=fence,
+        messages=(message_of(body, id=message_id, attempt=1, stored_at_ms=now),),
+        waiting=0,
+        expires_in_ms=pttl,
+        deadline=deadline(answer.sent, ttl_ms, pttl),
+    )
+
+
+def _claimed(answer: Answer, key: str, owner: str, ttl_ms: int, policy: Policy) -> Claim:
+    """Return what the answer to a claim says."""
+    match answer.word:
+        case b"claimed":
+            fence, pttl, waiting, dead = map(int, answer.numbers)
+            return Claimed(
+                owner=owner,
+                fence=fence,
+                messages=messages(answer.more[3 * dead :]),
+                waiting=waiting,
+                expires_in_ms=pttl,
+                deadline=deadline(answer.sent, ttl_ms, pttl),
+                dead_lettered=dead_messages(answer.more[: 3 * dead]),
+            )
+        case b"routed":
+            return Routed(owner=holder(answer), waiting=int(answer.numbers[0]))
+        case b"duplicate":
+            state = cast("MessageState", text(answer.numbers[0]))
+            return Duplicate(state=state, owner=holder(answer), dead_lettered=dead_messages(answer.more[1:]))
+        case b"busy":
+            return Busy(owner=text(answer.more[0]), expires_in_ms=lives(answer.numbers[0]))
+        case b"full":
+            raise mailbox_full(key, policy, owner=holder(answer))
+        case b"idle":
+            return Idle(dead_lettered=dead_messages(answer.more))
+        case _:
+            raise senseless(key, answer)
+
+
+@functools.lru_cache(maxsize=16)
+def _told_policy(policy: Policy) -> bytes:
+    """Write a policy as the scripts read it."""
+    numbers = (policy.on_error == "block", policy.max_attempts, policy.window_ms, policy.max_pending, BEYOND)
+    pauses = ",".join(map(str, kept_pauses(policy)))
+    return f"{' '.join(str(int(each)) for each in numbers)} {pauses}".encode()
+
+
+def _told_fence(fence: int | None) -> bytes:
+    return b"" if fence is None else b"%d" % fence
+
+
+def _flags(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`
+    return b"R" if is_repeated else b""
+
+
+def _ticket_flags(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`
+    return b"TR" if is_repeated else b"T"
+
+
+def _pause(failure: Failure) -> bytes:
+    if failure.final:
+        return b"final"
+    return b"" if failure.after_ms is None else b"%d" % failure.after_ms

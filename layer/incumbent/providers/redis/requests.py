@@ -1,0 +1,84 @@
+"""What all calls of the provider share: running a script on a key, and reading its answer."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from incumbent.clock import Clock, Moment
+from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
+from incumbent.providers.redis.answers import Answer, read, unreadable
+from incumbent.providers.redis.clients import Client
+from incumbent.providers.redis.explanations import is_odd_record
+from incumbent.providers.redis.names import Names
+from incumbent.providers.redis.server import Argument, Place, Server
+
+
+def repeated(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`
+    """Tell a script whether the request may be a repetition (R9)."""
+    return b"1" if is_repeated else b"0"
+
+
+class Requests:
+    """Requests about the keys of one prefix on one server."""
+
+    def __init__(
+        self,
+        *,
+        url: str | None,
+        client: Client | None,
+        password: Callable[[], str] | None,
+        key_prefix: str,
+        clock: Clock,
+    ) -> None:
+        self._names = Names(key_prefix)
+        self._server = Server(url=url, client=client, clock=clock, password=password)
+
+    def close(self) -> None:
+        """Close the connections that the provider has opened itself. A later call opens them again."""
+        self._server.close()
+
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a ttl that is shorter than the client may wait for one answer. Raises ``ConfigurationError``."""
+        self._server.check_ttl(ttl_ms)
+
+    def _run(
+        self,
+        name: str,
+        key: str,
+        *arguments: Argument,
+        call: str,
+        ttl_ms: int | None = None,
+        give_up_at: Moment | None = None,
+    ) -> Answer:
+        """Run a script on a key, and return its answer. Raises ``LeaseUnavailable`` and ``StoredFormatUnknown``."""
+        names = partial(self._names.of, key)
+        sent, raw = self._server.run(name, names, arguments, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at)
+        return read(sent, raw, call=call, key=key)
+
+    def _read(
+        self, name: str, key: str, skipped: list[IncumbentError], *arguments: Argument, call: str
+    ) -> Answer | None:
+        """Run a script that reads one key of many. A key that cannot be read is noted in ``skipped``."""
+        try:
+            return self._run(name, key, *arguments, call=call)
+        except StoredFormatUnknown as error:
+            skipped.append(error)
+        except LeaseUnavailable as error:
+            if not is_odd_record(error.__cause__):
+                raise
+            skipped.append(error)
+        return None
+
+    @staticmethod
+    def _odd(call: str, key: str, record: str, odd: Sequence[bytes]) -> list[IncumbentError]:
+        """Make the errors of the messages that a script could not read (``odd``: id, format ...)."""
+        return [
+            unreadable(call, record, message_id, version, key=key)
+            for message_id, version in zip(odd[::2], odd[1::2], strict=True)
+        ]
+
+    def _keys_with(self, companion: str, *, call: str, place: Place | None = None) -> Iterator[str]:
+        """Find the keys that have this companion."""
+        for name in self._server.scan(self._names.pattern(companion), call=call, place=place):
+            key = self._names.key_of(name, companion)
+            if key is not None:
+                yield key

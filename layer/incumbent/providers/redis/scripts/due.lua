@@ -1,0 +1,96 @@
+-- Which messages are due: reading those in MAIL and MESSAGES, as few as possible.
+
+local PAUSED = '1000000000000' -- scores in MAIL from here on are due times, of messages that pause
+local AT_ONCE = 1000 -- fields read or written in one call: Lua's stack holds a few thousand
+
+local stored_before = state.stored
+
+-- mail.refusal is set when a record cannot be read; a script that finds it set returns it, and writes nothing.
+
+-- Returns how many messages stand in MAIL that this script does not know yet.
+function mail.unknown()
+    local count = stored_before
+    for _, message in ipairs(mail.list) do
+        if message.score then count = count - 1 end
+    end
+    return count
+end
+
+-- Reads messages that are not known yet, and adds them if told so. Returns them in the order of the ids.
+function mail.fetch(ids, also_add)
+    local found = {}
+    for first = 1, #ids, AT_ONCE do
+        local names = {}
+        for i = first, math.min(#ids, first + AT_ONCE - 1) do
+            names[#names + 1] = 'm' .. ids[i]
+        end
+        for i, text in ipairs(call('HMGET', MESSAGES, unpack(names))) do
+            local is_packed, meta = pcall(cmsgpack.unpack, text or '')
+            if not is_packed or type(meta) ~= 'table' then
+                mail.refusal = { 'broken', 'messages' }
+            elseif meta[1] ~= FORMAT then
+                mail.refusal = { 'format', 'messages', tostring(meta[1]) }
+            else
+                local message = mail.message(ids[first + i - 1], meta)
+                message.given, message.has_meta, message.has_body = false, true, true
+                found[#found + 1] = message
+                if also_add then mail.add(message) end
+            end
+        end
+    end
+    return found
+end
+
+-- Returns those of the ids that are not known yet.
+function mail.strange(ids)
+    local found = {}
+    for _, id in ipairs(ids) do
+        if not mail.by_id[id] then found[#found + 1] = id end
+    end
+    return found
+end
+
+-- Reads the messages whose pause is over, so that they are seen at their place in the order again, and compares the
+-- numbers that MAIL and the state have.
+function mail.load_due()
+    if mail.due_is_loaded or mail.unknown() == 0 then return end
+    mail.due_is_loaded = true
+    if call('ZCARD', MAIL) ~= stored_before then mail.refusal = { 'broken', 'mail' } end
+    for _, message in ipairs(mail.fetch(mail.strange(call('ZRANGEBYSCORE', MAIL, PAUSED, int(now))), true)) do
+        message.score = message.due
+    end
+end
+
+-- Returns the place of the first message that pauses and blocks all that follow (M6); infinity if there is none.
+function mail.blocked_from()
+    local first = math.huge
+    if state.block == 0 then return first end
+    local ids = mail.unknown() > 0 and mail.strange(call('ZRANGEBYSCORE', MAIL, '(' .. int(now), '+inf')) or {}
+    for _, list in ipairs({ mail.fetch(ids), mail.list }) do
+        for _, message in ipairs(list) do
+            if not message.gone and not message.given and message.due > now then
+                first = math.min(first, message.place)
+            end
+        end
+    end
+    return first
+end
+
+-- Returns how many messages are due and not given to the present tenure. Of a free key, `end_runs` comes first.
+function mail.count_due()
+    mail.load_due()
+    local count, before = 0, mail.blocked_from()
+    if mail.unknown() > 0 then
+        local places = math.min(before, 1e12)
+        count = call('ZCOUNT', MAIL, '-inf', '(' .. int(places))
+        for _, message in ipairs(mail.list) do
+            if message.score and message.score < places then count = count - 1 end
+        end
+    end
+    for _, message in ipairs(mail.list) do
+        if not message.gone and not message.given and message.due <= now and message.place < before then
+            count = count + 1
+        end
+    end
+    return count
+end
