@@ -267,16 +267,6 @@ def test_sweeper_wakes_who_was_left_behind(application: Application, monkeypatch
     assert application.runs_of("left-behind") == ["handled"]
 
 
-def test_sweeper_answers_the_doctor(application: Application) -> None:
-    """From the layer alone: the store is well, and every function that keeps messages may be woken."""
-    functions = [spec.name for spec in application.functions if spec.logical_id in {"ThreadFunction", "OrdersFunction"}]
-    said = application.invoke("SweeperFunction", {"incumbent": {"doctor": {"functions": functions}}})
-    found = {check["name"]: check["status"] for check in said["checks"]}
-    assert "failed" not in found.values()
-    assert {"store", "calls", "waiting keys", *(f"{name}: wake" for name in functions)} <= found.keys()
-    assert said["store"]["INCUMBENT_PROVIDER"] in ("redis", "dynamodb")
-
-
 def test_metrics_are_printed_for_cloudwatch(application: Application) -> None:
     """Under the stack's name: what was run in the tests before, and at least one pass of the sweeper."""
     application.invoke("ThreadFunction", chat("measured", "measured"))

@@ -22,7 +22,7 @@ FUNCTIONS = ("OrdersFunction", "SweeperFunction", "ThreadFunction", "WebhookFunc
 REDIS_PASSWORD = {"ReadTheRedisPassword": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisSecretArn"})}
 MAILBOX = {
     "LeasesAndMailboxes": (
-        {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"},
+        {f"dynamodb:{name}" for name in ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")},
         {"Fn::GetAtt": "LeaseTable.Arn"},
     ),
 }
@@ -226,7 +226,7 @@ def test_webhook_may_store_and_wake_and_read_its_secret(template: dict[str, Any]
             },
         ),
         "LeasesAndMailboxes": (
-            {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"},
+            {f"dynamodb:{name}" for name in ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")},
             {"Fn::GetAtt": "LeaseTable.Arn"},
         ),
     }

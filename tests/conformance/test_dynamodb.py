@@ -10,7 +10,6 @@ import pytest
 from botocore.config import Config
 
 from incumbent.providers.dynamodb import DynamoDBProvider
-from incumbent.providers.dynamodb.grants import Grants
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, MAILBOX_STEPS, Walking
@@ -72,7 +71,7 @@ class _OnDynamoDB(MailboxConformance, ArchiveConformance):
         return self.make_other(None)
 
     def make_other(self, provider: Any) -> DynamoDBProvider:
-        """Another provider, which remembers nothing of the first one's grants."""
+        """Another provider."""
         return DynamoDBProvider(
             table_name=self.place.table,
             boto3_session=self.place,
@@ -86,40 +85,19 @@ class _OnDynamoDB(MailboxConformance, ArchiveConformance):
         self.clock.advance(ms)
 
 
-def remembered(provider: DynamoDBProvider) -> Grants:
-    """What a provider remembers; a walk in which owners come back must be able to make it forget."""
-    return provider._grants  # noqa: SLF001 - nothing but this test has a use for it
-
-
 class Several:
-    """Several providers of one store, each call by any of them: what one remembers of a grant is often not the latest.
-
-    An owner string is good for one tenure (R2): who began it is asked to forget what the others remember.
-    """
+    """Several providers of one store, each call by any of them: none knows what the others have seen."""
 
     def __init__(self, providers: Sequence[DynamoDBProvider], seed: int) -> None:
         self._providers = providers
         self._chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
 
     def __getattr__(self, name: str) -> Any:
-        chosen = self._chance.choice(self._providers)
-        call = getattr(chosen, name)
-        if name not in {"acquire_lease", "claim"}:
-            return call
-
-        def begins(key: str, owner: str, *args: Any, **more: Any) -> Any:
-            answer = call(key, owner, *args, **more)
-            fence = remembered(chosen).recall(key, owner)[0]
-            for other in self._providers:
-                if remembered(other).recall(key, owner)[0] != fence:
-                    remembered(other).forget(key, owner)
-            return answer
-
-        return begins
+        return getattr(self._chance.choice(self._providers), name)
 
 
 class TestSeveral(Walking):
-    """What a provider remembers costs a request more where it is wrong, and never an answer."""
+    """Providers keep nothing between calls, so it does not matter which is called."""
 
     place: Place
 
@@ -130,7 +108,7 @@ class TestSeveral(Walking):
 
     @pytest.mark.parametrize("number", range(1_000, 1_006))
     def test_every_answer_of_several_providers_is_the_references(self, number: int) -> None:
-        """R2, M10: they differ in what they remember, and answer alike."""
+        """R2, M10: any of them answers alike."""
         clock, prefix = FakeClock(), f"test-{uuid.uuid4().hex[:12]}"
         self.skew_ms = 1_000 * (number % 2)
         self.clock = clock

@@ -7,7 +7,8 @@ import pytest
 import redis
 
 from incumbent.clock import SYSTEM_CLOCK
-from incumbent.providers.dynamodb.item import IDLE_S, LEASE, partition
+from incumbent.providers.dynamodb.item import IDLE_S
+from incumbent.providers.dynamodb.names import LEASE, partition
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock

@@ -104,6 +104,25 @@ class TestLateLeaseCalls:
         assert other.get_lease_owner(KEY) == "A"
         assert {each.id for each in other.peek(KEY)} == {"m1", "m2"}
 
+    @pytest.mark.parametrize("call", ["beat", "take"])
+    def test_late_call_that_names_its_fence_does_not_act_in_the_owners_next_tenure(
+        self, store: Store, call: str
+    ) -> None:
+        """R2: an owner string is good for one tenure; where it is used again all the same, the fence tells."""
+        # H63: found by exploring the rules.
+        provider, other = store.provider(), store.bare()
+        fence = provider.acquire_lease(KEY, "A", TTL_MS).fence
+        calls: dict[str, Callable[[Provider], Any]] = {
+            "beat": lambda p: p.beat(KEY, "A", 2 * TTL_MS, fence=fence),
+            "take": lambda p: p.take(KEY, "A", 2 * TTL_MS, fence=fence),
+        }
+        late = stall(store, provider, calls[call])
+        other.release_lease(KEY, "A")
+        other.acquire_lease(KEY, "A", TTL_MS)
+        before = look(other)
+        late()
+        assert (look(other), other.get_lease_owner(KEY)) == (before, "A")
+
     def test_late_transfer_does_not_take_the_key_back(self, store: Store) -> None:
         """R6: the successor has passed it on since."""
         provider, other = store.provider(), store.bare()

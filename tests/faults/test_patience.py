@@ -21,7 +21,7 @@ from incumbent.clock import SYSTEM_CLOCK, Moment
 from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
 from incumbent.heartbeat import Heartbeat, Renewal
 from incumbent.providers.dynamodb import DynamoDBProvider
-from incumbent.providers.dynamodb.table import Table, TableCall
+from incumbent.providers.dynamodb.client import Clients
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.server import Server
 from incumbent.testing.clock import FakeClock
@@ -97,12 +97,12 @@ class TestBudgets:
         self, ttl_ms: int | None, waits_ms: int
     ) -> None:
         """For a connection, and for an answer."""
-        table = Table("t", client=None, session=None, config=None, clock=SYSTEM_CLOCK)
-        client = table.client(TableCall(name="beat", key=KEY, pk="p", ttl_ms=ttl_ms))
+        clients = Clients(None, None, None)
+        client = clients.client(ttl_ms, KEY)
         config: Any = client.meta.config
         assert (config.read_timeout, config.connect_timeout) == (waits_ms / 1_000, waits_ms / 1_000)
         assert config.retries["total_max_attempts"] == 1
-        assert client is table.client(TableCall(name="beat", key="another", pk="p", ttl_ms=ttl_ms))
+        assert client is clients.client(ttl_ms, "another")
         client.close()
 
     def test_silence_is_asked_again_no_oftener_than_the_budget_allows(
@@ -419,8 +419,7 @@ class TestInjectedClients:
         provider = DynamoDBProvider(table_name="t", boto_config=Config(read_timeout=20))
         with pytest.raises(ConfigurationError, match="read_timeout"):
             provider.acquire_lease(KEY, "A", 19_999)
-        table = Table("t", client=None, session=None, config=Config(user_agent_extra="x"), clock=SYSTEM_CLOCK)
-        client: Any = table.client(TableCall(name="beat", key=KEY, pk="p", ttl_ms=1_000))
+        client: Any = Clients(None, None, Config(user_agent_extra="x")).client(1_000, KEY)
         settings: Any = client.meta.config
         assert settings.read_timeout == 0.25
         client.close()

@@ -1,8 +1,8 @@
 """Each function may do exactly what it does: its calls to AWS are recorded, and compared with its policy.
 
 What is recorded is what leaves botocore, while each function goes through what can happen to it: small and large
-messages, follow-ups, failures, dead letters, hand-overs, a record that is gone. A right that nothing here needs is one
-too many; a call without a right would be refused.
+messages, follow-ups, late duplicates, failures, dead letters, hand-overs, a record that is gone. A right that nothing
+here needs is one too many; a call without a right would be refused.
 """
 
 import itertools
@@ -22,9 +22,10 @@ import pytest
 import yaml
 from botocore.config import Config
 
-from incumbent import Message, Origin, sending, sweeper
+from incumbent import Claimed, Message, Origin, sending, sweeper
 from incumbent.local.template import Template
 from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.dynamodb.traces import MAX_INLINE
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, valkey
 from tests.build.test_template import CloudFormationLoader, as_list, statements
 from tests.functions.conftest import FUNCTIONS, Context
@@ -113,6 +114,13 @@ class Store:
         name = {"pk": {"S": f"incumbent#{key}"}, "sk": {"S": "lease"}}
         answer = self.client.delete_item(TableName="LeaseTable", Key=name, ReturnValues="ALL_OLD")
         assert answer.get("Attributes"), "there was no such record"
+
+    def handle(self, key: str, *ids: str) -> None:
+        """Let a key handle messages, and so many others that their traces stand in pages."""
+        for message_id in (*ids, *(f"other-{number}" for number in range(2 * MAX_INLINE))):
+            claimed = self.mailbox.claim(key, f"by-{message_id}", 30_000, Message(id=message_id, event={}))
+            assert isinstance(claimed, Claimed)
+            self.mailbox.settle(key, claimed.owner, ttl_ms=30_000, handled=[message_id], fence=claimed.fence)
 
     def leave(self, key: str, event: Any, *, function: str) -> None:
         """Store a message that no run was given, on a key that is free."""
@@ -289,6 +297,8 @@ def test_thread_function(cloud: Cloud, store: Store, start: Callable[..., Handle
 
     cloud.on_converse = post
     assert thread(chat("t-1", "a"))["statusCode"] == 200
+    store.handle("local-thread/t-4", "z")
+    assert thread(chat("t-4", "z"))["statusCode"] == 200
     assert thread(chat("t-2", "d"), remaining_ms=STEP_MS + 1)["statusCode"] == 202
     cloud.on_invoke = losing(store, "local-thread/t-3")
     thread(chat("t-3", "e"), remaining_ms=STEP_MS + 1)
@@ -301,6 +311,8 @@ def test_orders_function(cloud: Cloud, store: Store, start: Callable[..., Handle
     """Updates small and large, one for a busy order, one behind others, and one whose record is lost."""
     orders = start("orders", "dynamodb")
     nothing_failed: dict[str, list[object]] = {"batchItemFailures": []}
+    store.handle(f"{ORDERS}/o-4", "z")
+    assert orders(record("o-4", "z")) == nothing_failed
     assert orders(record("o-1", "a", LARGE)) == nothing_failed
     store.leave(f"{ORDERS}/o-2", record("o-2", "left", LARGE)["Records"][0], function="local-orders")
     assert orders(record("o-2", "b", LARGE)) == nothing_failed
@@ -338,6 +350,8 @@ def test_webhook_function(cloud: Cloud, store: Store, start: Callable[..., Handl
         return int(webhook(signed(payload))["statusCode"])
 
     assert [post("a", "1"), post("a", "1")] == [200, 200]
+    store.handle("local-thread/slack:T0EXAMPLE1:C0EXAMPLE5:4", "z")
+    assert post("z", "4") == 200
     cloud.on_invoke = losing(store, "local-thread/slack:T0EXAMPLE1:C0EXAMPLE5:2")
     assert post("b", "2") == 200
     webhook = start("webhook", "redis", **variables)

@@ -39,6 +39,7 @@ class Caller:
     pass_time: Callable[[int], None]
     owner: str = ""
     given: tuple[str, ...] = ()
+    fence: int | None = None
     ticket: str | None = None
     intent: Intent = field(default_factory=Intent)
 
@@ -57,7 +58,8 @@ class Caller:
 
     def run_of(self, answer: Claimed | Continued) -> None:
         """A tenure of this caller's begins."""
-        self.owner, self.given = answer.owner, tuple(message.id for message in answer.messages)
+        self.owner, self.fence = answer.owner, answer.fence
+        self.given = tuple(message.id for message in answer.messages)
 
     def settle(
         self,
@@ -85,6 +87,7 @@ class Caller:
             dropped=[Failure(id=each, error="it raised") for each in dropped],
             deferred=deferred,
             policy=self.policy,
+            fence=self.fence,
             **more,
         )
         if isinstance(answer, Continued) and "next_owner" in more:
@@ -161,7 +164,7 @@ def _acquire_and_claim(caller: Caller) -> object:
 
 
 def _take(caller: Caller) -> None:
-    taken = caller.intending("take").take(KEY, caller.owner, TTL_MS)
+    taken = caller.intending("take").take(KEY, caller.owner, TTL_MS, fence=caller.fence)
     caller.given = tuple(message.id for message in taken)
 
 
@@ -187,7 +190,7 @@ def _transfer(caller: Caller) -> object:
 
 
 def _beat(caller: Caller) -> None:
-    caller.intending("beat").beat(KEY, caller.owner, TTL_MS)
+    caller.intending("beat").beat(KEY, caller.owner, TTL_MS, fence=caller.fence)
 
 
 def _look(caller: Caller) -> None:

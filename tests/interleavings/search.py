@@ -139,7 +139,7 @@ class Stage:
         """Who carries out an operation: the owner with its provider, or somebody who has heard of nothing."""
         if operation.by_owner:
             return replace(first, name=name)
-        return replace(first, name=name, provider=store.provider(), owner="", given=())
+        return replace(first, name=name, provider=store.provider(), owner="", given=(), fence=None)
 
 
 def _unexpected(error: BaseException | None, history: History) -> str | None:

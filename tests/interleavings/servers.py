@@ -10,7 +10,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ReadTimeoutError
 
-from incumbent.providers.dynamodb import DynamoDBProvider, item
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.dynamodb.attributes import typed
+from incumbent.providers.dynamodb.names import partition
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import DynamoDBServer, create_table
 from tests.interleavings.invariants import Picture
@@ -57,7 +59,7 @@ class ServerStore:
         found = self._bare.query(
             TableName=self._table,
             KeyConditionExpression="pk = :pk",
-            ExpressionAttributeValues={":pk": item.typed(item.partition(self._prefix, KEY))},
+            ExpressionAttributeValues={":pk": typed(partition(self._prefix, KEY))},
             ConsistentRead=True,
         )
         return picture_of(found["Items"])

@@ -88,7 +88,7 @@ def _out_of_attempts(caller: Caller) -> None:
 def _acquired(caller: Caller, make: Callable[[Caller], object]) -> None:
     """An owner has taken the lease alone, and looked at no message yet."""
     make(caller)
-    caller.intending("acquire").acquire_lease(KEY, "o", TTL_MS)
+    caller.fence = caller.intending("acquire").acquire_lease(KEY, "o", TTL_MS).fence
     caller.owner = "o"
 
 

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from incumbent.providers.dynamodb import DynamoDBProvider, item
+from incumbent.providers.dynamodb import DynamoDBProvider, item, traces
+from incumbent.providers.dynamodb.attributes import Item, elements
+from incumbent.providers.dynamodb.bodies import Reference, body_names
+from incumbent.providers.dynamodb.names import BODY, DEAD, ENDED, LEASE, partition, short
+from incumbent.providers.dynamodb.traces import texts_of
 from incumbent.providers.memory import MemoryProvider
 from incumbent.rules import KeyState
 from incumbent.testing.clock import FakeClock
@@ -21,6 +25,7 @@ Requested = Callable[[], None]
 SKEW_MS = 1_000
 PREFIX = "interleaved"
 START_MS = 1_800_000_000_000
+INLINE_TRACES = 1
 
 
 def _nothing() -> None:
@@ -138,8 +143,7 @@ class DynamoDBStore:
         made = DynamoDBProvider(
             table_name="simulated", client=self._client, key_prefix=PREFIX, max_clock_skew_ms=SKEW_MS, clock=self._clock
         )
-        if isinstance(like, DynamoDBProvider):
-            made._grants._seen.update(like._grants._seen)  # noqa: SLF001 - it goes on where the other one stands
+        made._steps.inline_traces = INLINE_TRACES  # noqa: SLF001 - few, so that operations meet over pages
         return made
 
     def copy(self) -> "DynamoDBStore":
@@ -152,35 +156,36 @@ class DynamoDBStore:
 
     def picture(self) -> Picture:
         """The items of the key."""
-        return picture_of(self._table.items_of(item.partition(PREFIX, KEY)))
+        return picture_of(self._table.items_of(partition(PREFIX, KEY)))
 
 
-def picture_of(items: Iterable[item.Item]) -> Picture:
+def picture_of(items: Iterable[Item]) -> Picture:
     """The items of one partition key, read as the key that they are."""
     by_name = {each["sk"]["S"]: each for each in items}
-    lease = by_name.get(item.LEASE, {})
-    state = item.decode(lease, key=KEY, names=IDS).state
+    lease = by_name.get(LEASE, {})
+    pages = [each for name, page in by_name.items() if name.startswith(ENDED) for each in texts_of(page, key=KEY)]
+    state = item.decode(lease, key=KEY, names=IDS, pages=pages).state
     return Picture(
         state=state,
-        letters=tuple(each["id"]["S"] for name, each in by_name.items() if name.startswith(item.DEAD)),
-        bodies=frozenset(name for name in by_name if name.startswith(item.BODY)),
+        letters=tuple(each["id"]["S"] for name, each in by_name.items() if name.startswith(DEAD)),
+        bodies=frozenset(name for name in by_name if name.startswith(BODY)),
         needed=frozenset(
             name
             for message_id, body in [
                 *((message.id, message.body) for message in state.mail),
-                *((each["id"]["S"], item.Reference(each["ref"]["S"])) for each in by_name.values() if "ref" in each),
+                *((each["id"]["S"], Reference(each["ref"]["S"])) for each in by_name.values() if "ref" in each),
             ]
-            if isinstance(body, item.Reference)
-            for name in item.body_names(message_id, body)
+            if isinstance(body, Reference)
+            for name in body_names(message_id, body)
         ),
         has_index=True,
         indexed_ms=int(lease["orphan_since"]["N"]) if "orphan_shard" in lease and "orphan_since" in lease else None,
-        faults=tuple(_faults(lease, state)),
+        faults=tuple(_faults(lease, item.decode(lease, key=KEY, names=IDS).state, state)),
     )
 
 
-def _faults(lease: item.Item, state: KeyState) -> Iterable[str]:
-    """Where attributes of the lease item say different things."""
+def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
+    """Where attributes of the lease item say different things. ``state`` has the traces of the pages, too."""
 
     def differ(name: str, found: object, wanted: object) -> Iterable[str]:
         if found != wanted:
@@ -188,8 +193,15 @@ def _faults(lease: item.Item, state: KeyState) -> Iterable[str]:
 
     if not lease:
         return
-    yield from differ("ids", frozenset(lease.get("ids", {"SS": []})["SS"]), item.known_ids(state))
-    yield from differ("tombs", frozenset(lease.get("tombs", {"SS": []})["SS"]), item.tombstones(state))
+    yield from differ("ids", elements(lease, "ids"), item.ids(state))
+    yield from differ("recent", elements(lease, "recent"), traces.recent(inline.ended))
+    yield from differ("tombs", elements(lease, "tombs"), traces.tombs(inline.ended))
+    for outcome, name in traces.PAST.items():
+        known = lease.get(name, {"S": ""})["S"]
+        for trace in state.ended:
+            wanted = short(trace.claimed_by if outcome == "failed" else trace.id)
+            if trace.outcome == outcome and trace not in inline.ended and wanted not in known:
+                yield f"{name} is {known!r} and does not show {trace}"
     yield from differ("inline_bytes", int(lease.get("inline_bytes", {"N": "0"})["N"]), item.inline_bytes(state.mail))
     yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail))
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)

@@ -15,7 +15,7 @@ PACEMAKER = "tests/unit/test_pacemaker.py"
 
 RULES_PY = "rules.py"
 LUA = "providers/redis/scripts/"
-UPDATES = "providers/dynamodb/updates.py"
+CHANGE, QUICK = "providers/dynamodb/change.py", "providers/dynamodb/quick.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,57 +252,57 @@ MUTANTS = (
     # --- DynamoDB: clauses of the conditions
     Mutant(
         "append_any: routing wants the mailbox of a live holder only (M1)",
-        UPDATES,
-        '    update.when_absent("mail", most - 1)\n',
-        '    update.when_absent("mail", most - 1)\n'
-        "    update.when(f\"{update.name('expires_at')} > {update.value(now_ms)}\")\n",
+        QUICK,
+        '    update.when_absent("mail", most - 1)\n    update.set(VERSION, "v")\n',
+        '    update.when_absent("mail", most - 1)\n    update.set(VERSION, "v")\n'
+        "    update.when(f\"{update.name('expires_at')} > :now\")\n",
         (DYNAMODB,),
     ),
     Mutant(
         "the strangers' margin is left out (R3, H15)",
-        UPDATES,
-        '    return f"attribute_not_exists({owned}) OR {until} <= {update.value(now_ms - skew_ms)}"',
-        '    return f"attribute_not_exists({owned}) OR {until} <= {update.value(now_ms)}"',
+        QUICK,
+        '        ":free": _number(now_ms - skew_ms),\n',
+        '        ":free": _number(now_ms),\n',
         (MOTO, DYNAMODB),
     ),
     Mutant(
         "an id is stored twice (M5)",
-        UPDATES,
-        "    update.when(f\"NOT contains({update.name('ids')}, {update.value(str(digest(message.id)))})\")\n",
-        "",
+        QUICK,
+        '    for name in ("ids", "recent", PAST["handled"], PAST["dead"]):\n',
+        '    for name in (PAST["handled"], PAST["dead"]):\n',
         (MOTO,),
     ),
     Mutant(
         "the release does not compare the owner (R5)",
-        UPDATES,
-        '    update.when_is(owner, "lease_owner")\n    update.when(f"{update.name(\'expires_at\')} > {update.value(now_ms)}")',
-        "    update.when(f\"{update.name('expires_at')} > {update.value(now_ms)}\")",
+        QUICK,
+        "    update.when(f\"{update.name('lease_owner')} = :owner\")\n",
+        "    update.when(f\"{update.name('lease_owner')} <> :owner OR {update.name('lease_owner')} = :owner\")\n",
         (MOTO,),
     ),
     Mutant(
         "a late copy of a renewal shortens (R4, H51)",
-        UPDATES,
-        '    update.when(f"{update.name(\'expires_at\')} <= {until}")\n    update.set_to(until, "expires_at")\n    return update',
-        '    update.set_to(until, "expires_at")\n    return update',
+        QUICK,
+        "    update.when(f\"{update.name('expires_at')} <= :until\")\n",
+        "",
         (MOTO, DYNAMODB),
     ),
     Mutant(
         "the fence of a grant is the last one (R7)",
-        UPDATES,
-        '{update.value(now_ms * 1_000)}) + {update.value(1)}"',
-        '{update.value(now_ms * 1_000)}) + {update.value(0)}"',
+        QUICK,
+        ":clock) + {update.value(1)}",
+        ":clock) + {update.value(0)}",
         (MOTO,),
     ),
     Mutant(
         "a close does not look whether something came (M2)",
-        UPDATES,
+        CHANGE,
         "        if self._added or self._empties or self._ends_a_run or closes:\n",
         "        if self._added or self._empties or self._ends_a_run:\n",
         (DYNAMODB, MOTO),
     ),
     Mutant(
         "an update that removes by place does not look whether the list was edited (M4)",
-        UPDATES,
+        CHANGE,
         "        if self.new.ended != self._old.ended or ends or (self._mail_changed and not takes_over):\n",
         "        if False:\n",
         (DYNAMODB,),
@@ -317,49 +317,49 @@ MUTANTS = (
     # --- DynamoDB: what only another request, between two of one call, brings to light
     Mutant(
         "the list is removed as a whole, whatever has come to it (M3)",
-        UPDATES,
+        CHANGE,
         "        if self._added or self._empties or self._ends_a_run or closes:\n",
         "        if self._added or self._ends_a_run or closes:\n",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "a message hides behind the pause of another (M8)",
-        UPDATES,
+        CHANGE,
         "(self.closes or self._hides(now_ms))",
         "self.closes",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "a message is appended where only a pause is left (M8)",
-        UPDATES,
+        QUICK,
         '    update.when(f"attribute_exists({owned}) OR {shows}")\n',
         "",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "a freed record keeps no TTL, as its last message went meanwhile",
-        UPDATES,
+        CHANGE,
         '            update.when_there("mail", 0)\n\n    def _when_as_it_was',
         "            pass\n\n    def _when_as_it_was",
         (INTERLEAVINGS,),
     ),
     Mutant(
-        "a released record keeps no TTL, as its last message went meanwhile",
-        UPDATES,
-        '    else:\n        update.when_there("mail", 0)\n    return update',
-        "    return update",
+        "a release leaves messages in a record that TTL deletes (M8)",
+        QUICK,
+        '    update.when_absent("mail", 0)\n    _free_key(update)\n',
+        "    _free_key(update)\n",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "an owner's change does not look whether the mailbox was edited (M6)",
-        UPDATES,
+        CHANGE,
         "(self._mail_changed and not takes_over)",
         "(self._mail_changed and takes_over)",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "a letter that is put back beside messages that pause is no orphan (M8)",
-        UPDATES,
+        CHANGE,
         "        elif self.beside and new.owner is None and",
         "        elif self.beside and new.owner is not None and",
         (INTERLEAVINGS,),
@@ -398,6 +398,48 @@ MUTANTS = (
         "(message.id, message.body) not in needed:",
         "(message.id, message.body) in needed:",
         (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "the quick settle does not look whether something came (M2)",
+        QUICK,
+        '    update.when_absent("mail", 1)\n',
+        "",
+        (DYNAMODB, INTERLEAVINGS),
+    ),
+    Mutant(
+        "the quick settle drops what was promised meanwhile (M3)",
+        QUICK,
+        '        update.when_absent("mail", 0, "promised")\n',
+        "        pass\n",
+        (DYNAMODB, INTERLEAVINGS),
+    ),
+    Mutant(
+        "ids are forgotten when their traces move into a page (M5)",
+        "providers/dynamodb/traces.py",
+        'return (before + "".join(map(short, names)))',
+        "return before",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "traces are moved into a page that is not written (M5)",
+        "providers/dynamodb/steps.py",
+        "        if moved:\n",
+        "        if False:\n",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a page tells of messages whose settle may be refused (M3)",
+        "providers/dynamodb/steps.py",
+        "        return tuple(trace for trace in stays if trace in here)\n",
+        "        return stays\n",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "pages are not read where the short digests tell of an id (M5)",
+        "providers/dynamodb/claiming.py",
+        '            answer = self.steps.remember(self.call, answer, self.message_id or "", self.owner)\n',
+        "",
+        (MOTO,),
     ),
     # --- above the stores
     Mutant(

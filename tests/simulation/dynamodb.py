@@ -94,7 +94,7 @@ class Table:
         found = [each for each in self._items.values() if holds(condition, each, request)]
         if "IndexName" in request:
             return sorted(found, key=lambda each: int(each["orphan_since"]["N"]))
-        return sorted(found, key=_name)
+        return sorted(found, key=_name, reverse=not request.get("ScanIndexForward", True))
 
     def _seen(self, condition: str) -> str:
         """The condition, or what is left of it: it is a row of demands, each in brackets."""
@@ -138,7 +138,15 @@ class Client:
     def update_item(self, **request: Any) -> dict[str, Any]:
         """Update an item."""
         found = self._ask("UpdateItem", lambda asked, now_ms: self._table.update(asked, now_ms, request))
-        return {"Attributes": found}
+        match request["ReturnValues"]:
+            case "ALL_NEW":
+                return {"Attributes": found}
+            case "UPDATED_NEW":
+                written = set(re.findall(r"#\w+", request["UpdateExpression"]))
+                names = {request["ExpressionAttributeNames"][name] for name in written}
+                return {"Attributes": {name: value for name, value in found.items() if name in names}}
+            case _:
+                return {}
 
     def get_item(self, **request: Any) -> dict[str, Any]:
         """Read an item."""

@@ -140,6 +140,10 @@ class _Reader:
                 self.take()
                 path, other = self.arguments()
                 return lambda scope: other(scope) if (found := path(scope)) is None else found
+            case "size":
+                self.take()
+                (sized,) = self.arguments()
+                return lambda scope: None if (found := sized(scope)) is None else {"N": str(len(*found.values()))}
             case "list_append":
                 self.take()
                 first, second = self.arguments()
@@ -244,7 +248,9 @@ def _joined(first: Value | None, second: Value | None) -> Value:
 def _contains(path: Read, value: Read) -> Holds:
     def contains(scope: Scope) -> bool:
         found, wanted = path(scope), value(scope)
-        return found is not None and wanted is not None and wanted["S"] in found.get("SS", ())
+        if found is None or wanted is None:
+            return False
+        return wanted["S"] in (found["S"] if "S" in found else found.get("SS", ()))  # of a text, any part
 
     return contains
 

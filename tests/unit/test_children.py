@@ -219,14 +219,12 @@ def child_asks_over_connections_of_its_own() -> None:
     from botocore.config import Config
 
     from incumbent import Wake
-    from incumbent.clock import SYSTEM_CLOCK
-    from incumbent.providers.dynamodb.table import Table, TableCall
+    from incumbent.providers.dynamodb.client import Clients
 
     os.environ.update(AWS_REGION="eu-central-1", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
-    table = Table("t", client=None, session=None, config=Config(), clock=SYSTEM_CLOCK)
-    call = TableCall(name="claim", key="k", pk="k")
-    ours = table.client(call)
-    assert table.client(call) is ours
+    clients = Clients(None, None, Config())
+    ours = clients.client(None, "k")
+    assert clients.client(None, "k") is ours
     made: list[object] = []
 
     class Client:
@@ -244,14 +242,14 @@ def child_asks_over_connections_of_its_own() -> None:
             return
 
     def child() -> None:
-        assert table.client(call) is not ours
-        assert table.client(call) is table.client(call)
+        assert clients.client(None, "k") is not ours
+        assert clients.client(None, "k") is clients.client(None, "k")
         wake()
         assert made[-1] is not made[0]
-        table.close()  # its own, and not what the parent goes on with
+        clients.close()  # its own, and not what the parent goes on with
 
     wake()
     wake()
     assert made[0] is made[1]
     assert fork(child) == 0
-    assert table.client(call) is ours
+    assert clients.client(None, "k") is ours

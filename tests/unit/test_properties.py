@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from incumbent import ConfigurationError, Message, MessageTooLarge
-from incumbent.providers.dynamodb import DynamoDBProvider, item
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.dynamodb import names as dynamodb_names
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import Names
@@ -50,15 +51,15 @@ def test_all_names_of_a_key_lie_in_one_slot_and_lead_back_to_it(prefix: str, key
 @given(prefixes=st.tuples(PREFIXES, PREFIXES), keys=st.tuples(TEXT, TEXT))
 def test_two_keys_share_no_record_in_dynamodb(prefixes: tuple[str, str], keys: tuple[str, str]) -> None:
     """The partition key tells prefix and key apart, and leads back to the key."""
-    first, second = (item.partition(prefix, key) for prefix, key in zip(prefixes, keys, strict=True))
+    first, second = (dynamodb_names.partition(prefix, key) for prefix, key in zip(prefixes, keys, strict=True))
     assert (first == second) == ((prefixes[0], keys[0]) == (prefixes[1], keys[1]))
-    assert item.key_of(prefixes[0], first) == keys[0]
+    assert dynamodb_names.key_of(prefixes[0], first) == keys[0]
 
 
 @given(ids=st.tuples(TEXT, TEXT))
 def test_two_dead_letters_share_no_item(ids: tuple[str, str]) -> None:
     """An id has an item of its own, whatever stands in it."""
-    assert (item.dead_names(ids[0]) == item.dead_names(ids[1])) == (ids[0] == ids[1])
+    assert (dynamodb_names.dead_names(ids[0]) == dynamodb_names.dead_names(ids[1])) == (ids[0] == ids[1])
 
 
 @given(event=JSON)

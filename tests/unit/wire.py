@@ -14,12 +14,12 @@ from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
 from incumbent.providers.dynamodb import DynamoDBProvider
-from incumbent.providers.dynamodb.item import size_of
+from incumbent.providers.dynamodb.attributes import size_of
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import DynamoDBServer, create_table
 
 _VERBS = {"SET", "REMOVE", "ADD", "DELETE"}
-_FUNCTIONS = {"contains", "attribute_exists", "attribute_not_exists", "if_not_exists", "list_append"}
+_FUNCTIONS = {"contains", "attribute_exists", "attribute_not_exists", "if_not_exists", "list_append", "size"}
 _WORDS = frozenset({"AND", "OR", "NOT", *_VERBS, *_FUNCTIONS})
 _TOKEN = re.compile(r"[#:]?\w+|<=|>=|<>|[-+=<>(),.\[\]]|\s+")
 
@@ -156,6 +156,7 @@ class Wire:
         self.client.meta.events.register("before-send.dynamodb", self._before_send)
         self.provider = DynamoDBProvider(table_name=place.name, client=self.client, key_prefix=prefix, clock=clock)
         self.sent: list[str] = []
+        self.fences: dict[str, int] = {}  # of the tenures that its calls were granted, by owner
         self.faults: list[Fault | None] = []
         self._line = URLLib3Session(timeout=5)
 

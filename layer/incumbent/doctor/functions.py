@@ -11,7 +11,7 @@ from incumbent.errors import IncumbentError
 STORE = ("INCUMBENT_PROVIDER", "INCUMBENT_TABLE_NAME", "INCUMBENT_KEY_PREFIX")
 """The variables that name a store and hold no password."""
 
-_RIGHTS = ("dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem")
+_RIGHTS = ("dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:Query")
 _VISIBILITY = 6  # times the function's timeout, as SQS recommends
 
 
@@ -182,7 +182,7 @@ def _mappings(clients: Clients, function: str, timeout_ms: int) -> Iterator[Chec
         return
     for mapping in mappings:
         source = str(mapping.get("EventSourceArn", ""))
-        service, last = (source.split(":", 5) + [""] * 6)[2], source.split(":", 5)[-1]  # a table's stream has colons
+        service, last = (source.split(":") + [""] * 3)[2], source.rpartition(":")[2]
         name = f"{function}: {service or 'source'} {last}"
         reports = "ReportBatchItemFailures" in (mapping.get("FunctionResponseTypes") or ())
         if service == "sqs":

@@ -9,12 +9,17 @@ from dataclasses import replace
 
 from incumbent import rules
 from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
-from incumbent.providers.dynamodb import item, updates
-from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Item, Letter, Record, typed
-from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, contended, in_doubt
+from incumbent.providers.dynamodb import item
+from incumbent.providers.dynamodb.attributes import VERSION, Item, elements, typed
+from incumbent.providers.dynamodb.bodies import body_items
+from incumbent.providers.dynamodb.change import Change
+from incumbent.providers.dynamodb.expression import Request, Update
+from incumbent.providers.dynamodb.item import Record
+from incumbent.providers.dynamodb.letters import Letter, dead_letter
+from incumbent.providers.dynamodb.names import DEAD, SHARDS, dead_names, digest, key_of, partition, shard
+from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, contended
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
-from incumbent.providers.shared import redrive_full
+from incumbent.providers.shared import dead_message, redrive_full
 from incumbent.retry import search_is_over
 from incumbent.rules import Stored
 from incumbent.values import DeadLetter, Orphan
@@ -24,7 +29,7 @@ _AT_ONCE = 50
 
 def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLetter]:
     """List the dead letters of one key by a query, or of all keys by a scan, which reads the whole table."""
-    sk, value = {"#sk": "sk"}, {":dead": typed(item.DEAD)}
+    sk, value = {"#sk": "sk"}, {":dead": typed(DEAD)}
     if key is not None:
         call = steps.call("dead_letters", key)
         found = steps.table.query(
@@ -39,15 +44,15 @@ def dead_letters(steps: Steps, key: str | None, limit: int) -> Iterator[DeadLett
             steps.call("dead_letters", "*"),
             FilterExpression="begins_with(#pk, :prefix) AND begins_with(#sk, :dead)",
             ExpressionAttributeNames=sk | {"#pk": "pk"},
-            ExpressionAttributeValues=value | {":prefix": typed(item.partition(steps.prefix, ""))},
+            ExpressionAttributeValues=value | {":prefix": typed(partition(steps.prefix, ""))},
             ConsistentRead=True,
         )
     skipped: list[IncumbentError] = []
     for pk, items in _by_partition(found):
         if limit <= 0:
             break
-        letters = _letters(item.key_of(steps.prefix, pk), items, skipped)
-        yield from _shown(steps, item.key_of(steps.prefix, pk), letters[:limit], skipped)
+        letters = _letters(key_of(steps.prefix, pk), items, skipped)
+        yield from _shown(steps, key_of(steps.prefix, pk), letters[:limit], skipped)
         limit -= len(letters)
     if skipped:
         raise StoredFormatUnknown.of(skipped)
@@ -62,7 +67,7 @@ def _letters(key: str, items: Iterable[Item], skipped: list[IncumbentError]) -> 
     letters: list[Letter] = []
     for each in items:
         try:
-            letters.append(item.dead_letter(each, key=key))
+            letters.append(dead_letter(each, key=key))
         except StoredFormatUnknown as error:
             skipped.append(error)
     letters.sort(key=lambda letter: letter.order)
@@ -79,7 +84,7 @@ def _shown(steps: Steps, key: str, letters: Iterable[Letter], skipped: list[Incu
         except StoredFormatUnknown as error:
             skipped.append(error)
             continue
-        yield DeadLetter(key=key, message=item.dead_message(letter.dead, text), died_at_ms=letter.dead.died_ms)
+        yield DeadLetter(key=key, message=dead_message(letter.dead, text), died_at_ms=letter.dead.died_ms)
 
 
 def _by_partition(found: Iterator[Item]) -> Iterator[tuple[str, list[Item]]]:
@@ -129,7 +134,11 @@ def _spend_once(
             _discard(steps, call, record, letters)
             return True, record
         if not letters and answer.repeated:
-            raise in_doubt(call)
+            raise LeaseUnavailable(
+                f"{call.name} of key {call.key!r}: a reply was lost, and the record no longer shows whether that try "
+                f"took effect; look whether message {message_id!r} waits",
+                key=call.key,
+            )
         if not letters or (spend is _put_back and any(message.id == message_id for message in record.state.mail)):
             return False, record
         if letters[-1].name in _spent(record):
@@ -150,7 +159,7 @@ def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Seque
     record, letter = shown.record, letters[-1].dead
     text = steps.text(call, letter.id, letter.body) or ""
     large = len(text.encode()) > min(item.INLINE_BYTES, item.INLINE_BYTES_A_KEY - record.number("inline_bytes"))
-    reference, bodies = item.body_items(call.pk, letter.id, item.digest(f"redrive.{own}"), text, shown.now_ms)
+    reference, bodies = body_items(call.pk, letter.id, digest(f"redrive.{own}"), text, shown.now_ms)
     letter = replace(letter, body=reference if large else text)
     before = replace(record.state, dead=(letter,))
     new, back = rules.redrive(before, shown.now_ms, letter.id)
@@ -161,12 +170,12 @@ def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Seque
     if large:
         steps.put_all(call, bodies)
 
-    def plan(now_ms: int) -> tuple[Update, bool]:
+    def plan(now_ms: int) -> tuple[Request, bool]:
         new = replace(rules.redrive(before, now_ms, letter.id)[0], dead=())
-        change = updates.Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
+        change = Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
         update = change.update(now_ms)
         _spend(update, letters, own)
-        return update, True
+        return update.request(), True
 
     answer = steps.table.update(call, plan, repeated=shown.repeated)
     if large and not answer.repeated:
@@ -181,16 +190,16 @@ def _let_go(steps: Steps, call: TableCall, shown: Answer[bool], letters: Sequenc
     if not record.exists:  # TTL has deleted the record, so no letter can be put back into it
         return replace(shown, applied=True)
 
-    def plan(_: int) -> tuple[Update, bool]:
+    def plan(_: int) -> tuple[Request, bool]:
         update = Update()
-        update.when_is(item.VERSION, "v")
+        update.when_is(VERSION, "v")
         if "edits" in record.item:
             update.when_is(record.number("edits"), "edits")
         else:
             update.when_absent("edits")
         update.add(1, "edits")
         _spend(update, letters, own)
-        return update, True
+        return update.request(), True
 
     return steps.table.update(call, plan, repeated=shown.repeated)
 
@@ -201,10 +210,10 @@ def _letters_of(steps: Steps, call: TableCall, message_id: str) -> list[Letter]:
         call,
         KeyConditionExpression="#pk = :pk AND begins_with(#sk, :names)",
         ExpressionAttributeNames={"#pk": "pk", "#sk": "sk"},
-        ExpressionAttributeValues={":pk": typed(call.pk), ":names": typed(item.dead_names(message_id))},
+        ExpressionAttributeValues={":pk": typed(call.pk), ":names": typed(dead_names(message_id))},
         ConsistentRead=True,
     )
-    letters = [item.dead_letter(each, key=call.key) for each in found]
+    letters = [dead_letter(each, key=call.key) for each in found]
     return sorted((each for each in letters if each.dead.id == message_id), key=lambda letter: letter.order)
 
 
@@ -213,9 +222,8 @@ def _spend(update: Update, letters: Sequence[Letter], own: str) -> None:
     update.add(frozenset([*(letter.name for letter in letters), f"{letters[-1].name}.{own}"]), "spent")
 
 
-def _spent(record: Record) -> Sequence[str]:
-    found: Sequence[str] = record.item.get("spent", {"SS": []})["SS"]
-    return found
+def _spent(record: Record) -> frozenset[str]:
+    return elements(record.item, "spent")
 
 
 def _discard(steps: Steps, call: TableCall, record: Record, letters: Sequence[Letter]) -> None:
@@ -227,11 +235,11 @@ def _discard(steps: Steps, call: TableCall, record: Record, letters: Sequence[Le
     names = {letter.name for letter in letters}
     spent = frozenset(each for each in _spent(record) if each.partition(".")[0] in names)
 
-    def plan(_: int) -> tuple[Update, bool]:
+    def plan(_: int) -> tuple[Request, bool]:
         update = Update()
-        update.when_is(item.VERSION, "v")
+        update.when_is(VERSION, "v")
         update.delete(spent, "spent")
-        return update, True
+        return update.request(), True
 
     if spent:
         with suppress(LeaseUnavailable):  # a remaining note is harmless
@@ -301,7 +309,7 @@ class _Listing:
         while len(target_of) < _AT_ONCE and (targets := [target for target in targets if self._unread[target]]):
             for target in targets[: _AT_ONCE - len(target_of)]:
                 target_of[self._unread[target].popleft()[1]] = target
-        calls = {pk: self._steps.call("orphans", item.key_of(self._steps.prefix, pk)) for pk in target_of}
+        calls = {pk: self._steps.call("orphans", key_of(self._steps.prefix, pk)) for pk in target_of}
         for stored in self._steps.table.read_many(calls):
             pk = stored["pk"]["S"]
             key = calls[pk].key
@@ -327,11 +335,11 @@ def _candidates(steps: Steps, now_ms: int) -> Iterator[tuple[int, str, str]]:
             KeyConditionExpression="#shard = :shard AND #since <= :until",
             ExpressionAttributeNames={"#shard": "orphan_shard", "#since": "orphan_since"},
             ExpressionAttributeValues={
-                ":shard": typed(item.shard(steps.prefix, number)),
+                ":shard": typed(shard(steps.prefix, number)),
                 ":until": typed(now_ms + steps.skew_ms),
             },
         )
         for each in page:
             yield int(each["orphan_since"]["N"]), each["pk"]["S"], each.get("target", {}).get("S", "")
 
-    return heapq.merge(*(of(number) for number in range(item.SHARDS)))
+    return heapq.merge(*(of(number) for number in range(SHARDS)))

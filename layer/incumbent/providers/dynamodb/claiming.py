@@ -20,9 +20,12 @@ from typing import TypeAlias
 
 from incumbent import rules
 from incumbent.errors import MailboxFull
-from incumbent.providers.dynamodb import item, updates
-from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Record, Reference
+from incumbent.providers.dynamodb import item, quick
+from incumbent.providers.dynamodb.bodies import Reference
+from incumbent.providers.dynamodb.change import Change
+from incumbent.providers.dynamodb.expression import Request
+from incumbent.providers.dynamodb.item import Record
+from incumbent.providers.dynamodb.names import digest
 from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
 from incumbent.providers.shared import mailbox_full
@@ -58,11 +61,8 @@ class Claiming:
     def __post_init__(self) -> None:
         self.body = self.text
 
-    def carry_out(self) -> tuple[Claim, Record]:
-        """Claim, and return the record too, so that the provider may remember a grant.
-
-        Raises ``MailboxFull`` (M7: limits), and the errors of the table.
-        """
+    def carry_out(self) -> Claim:
+        """Claim. Raises ``MailboxFull`` (M7: limits), and the errors of the table."""
         if len(self.text.encode()) > item.INLINE_BYTES:
             self._put_body()
         try:
@@ -75,29 +75,26 @@ class Claiming:
             self._sweep_body(answer.record)
         match said:
             case rules.Granted():
-                claimed = Claimed(
+                own = {(self.message_id or "", self.body): self.text}
+                return Claimed(
                     owner=self.owner,
                     fence=state.fence,
-                    messages=self.steps.messages(
-                        self.call, rules.given(state), {(self.message_id or "", self.body): self.text}
-                    ),
+                    messages=self.steps.messages(self.call, rules.given(state), own),
                     waiting=waiting(answer),
                     expires_in_ms=expires_in_ms(answer),
                     deadline=until(answer, self.ttl_ms),
                     dead_lettered=answer.dead_lettered,
                 )
-                return claimed, answer.record
             case rules.Accepted():
-                return Routed(owner=self.steps.owner(answer), waiting=len(state.mail)), answer.record
+                return Routed(owner=self.steps.owner(answer), waiting=len(state.mail))
             case rules.Known():
-                return Duplicate(state=said.state, owner=said.owner, dead_lettered=answer.dead_lettered), answer.record
+                return Duplicate(state=said.state, owner=said.owner, dead_lettered=answer.dead_lettered)
             case rules.Held():
-                busy = Busy(owner=said.owner or "", expires_in_ms=expires_in_ms(answer))
-                return busy, answer.record
+                return Busy(owner=said.owner or "", expires_in_ms=expires_in_ms(answer))
             case "full":
                 raise self.full or mailbox_full(self.call.key, self.policy, owner=self.steps.owner(answer))
             case _:
-                return Idle(dead_lettered=answer.dead_lettered), answer.record
+                return Idle(dead_lettered=answer.dead_lettered)
 
     # --- the requests
 
@@ -106,6 +103,7 @@ class Claiming:
         for _ in range(MAX_ROUNDS):
             if answer.applied and answer.said is not None:
                 return answer, answer.said
+            answer = self.steps.remember(self.call, answer, self.message_id or "", self.owner)
             record = answer.record
             new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
             if new == record.state:
@@ -119,7 +117,7 @@ class Claiming:
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
                 if self._stays_held(record.state, new):  # a mark beside an owner, which may be gone: decide again
                     answer = replace(answer, said=None)
-            elif self._is_remembered(record.state):
+            elif record.may_know(self.message_id or "", self.owner):
                 answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
             else:  # the refusal has decided that the key is held: the clock is not read again
                 self.most = min(self.policy.max_pending, len(record.state.mail) + item.AT_ONCE)
@@ -138,8 +136,8 @@ class Claiming:
             return answer, said  # the update was applied, and only the reply was lost
         return answer, rules.Accepted(owner=self.steps.owner(answer), stored=len(answer.record.state.mail))
 
-    def _quick(self, now_ms: int) -> tuple[Update, Said]:
-        update = updates.claim(
+    def _quick(self, now_ms: int) -> tuple[Request, Said]:
+        request = quick.claim(
             self.owner,
             None if self.message_id is None else self._stored(now_ms),
             shard=self.steps.shard(self.call),
@@ -152,24 +150,24 @@ class Claiming:
             skew_ms=self.steps.skew_ms,
         )
         granted = rules.Granted(owner=self.owner, fence=0, given=(), waiting=0, expires_ms=now_ms + self.ttl_ms)
-        return update, granted
+        return request, granted
 
-    def _append(self, now_ms: int) -> tuple[Update, Said]:
+    def _append(self, now_ms: int) -> tuple[Request, Said]:
         message = replace(self._stored(now_ms), promised=True)
         shard = self.steps.shard(self.call)
-        update = updates.append(self.owner, message, shard=shard, most=self.most, origin=self.origin, now_ms=now_ms)
-        return update, rules.Accepted(owner=None, stored=0)
+        request = quick.append(self.owner, message, shard=shard, most=self.most, origin=self.origin, now_ms=now_ms)
+        return request, rules.Accepted(owner=None, stored=0)
 
-    def _write(self, record: Record, new: KeyState, now_ms: int) -> Update:
+    def _write(self, record: Record, new: KeyState, now_ms: int) -> Request:
         """Write the rules' decision on a record: exactly the grant, a promise, or a message behind an owner."""
         old = record.state
-        change = updates.Change(record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms)
+        change = Change(record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms)
         if not self._stays_held(old, new):
-            return replace(change, closes=True).update(now_ms)
+            return replace(change, closes=True).update(now_ms).request()
         if self._routes(old, new):
-            return replace(change, beside=True).update(now_ms)
+            return replace(change, beside=True).update(now_ms).request()
         (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
-        return updates.promise(place, old.mail[place].id, self.origin)
+        return quick.promise(place, old.mail[place].id, self.origin)
 
     # --- the parts of a decision
 
@@ -205,12 +203,6 @@ class Claiming:
     def _routes(self, old: KeyState, new: KeyState) -> bool:
         return self._stays_held(old, new) and len(new.mail) > len(old.mail)
 
-    def _is_remembered(self, state: KeyState) -> bool:
-        """Return whether the id or the claim has a trace older than the window that would fail the append."""
-        return item.digest(self.message_id or "") in item.known_ids(state) or item.digest(
-            self.owner
-        ) in item.tombstones(state)
-
     def _lacks_room(self, record: Record, new: KeyState) -> bool:
         """Return whether the record lacks room for the text."""
         if isinstance(self.body, Reference) or len(new.mail) <= len(record.state.mail):
@@ -224,5 +216,5 @@ class Claiming:
 
     def _put_body(self) -> None:
         now_ms = self.steps.clock.now().wall_ms
-        name = item.digest(self.owner)
+        name = digest(self.owner)
         self.body = self.steps.put_body(self.call, self.message_id or "", name, self.text, now_ms)

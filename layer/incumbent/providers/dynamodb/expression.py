@@ -1,8 +1,51 @@
-"""Builds one UpdateItem: every name and value by a placeholder, each at most once."""
+"""Builds one UpdateItem: every name and value by a placeholder."""
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from incumbent.providers.dynamodb.item import Item, Typed, Value, typed
+from incumbent.providers.dynamodb.attributes import VERSION, Item, Typed, Value, typed
+
+# What an applied update answers: the whole item, what it has written, or nothing.
+Returns = Literal["ALL_NEW", "UPDATED_NEW", "NONE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One UpdateItem without its key. ``written`` are the attributes that become plain values, by placeholder."""
+
+    update: str
+    condition: str
+    names: Mapping[str, str]
+    values: Mapping[str, Typed]
+    written: Mapping[str, str]
+    returns: Returns
+
+    def fill(self, values: Mapping[str, Typed]) -> "Request":
+        """Return the request with the values of its slots."""
+        return Request(self.update, self.condition, self.names, {**self.values, **values}, self.written, self.returns)
+
+    def arguments(self, table: str, key: Item) -> dict[str, Any]:
+        """Return the arguments of the client's ``update_item``."""
+        found: dict[str, Any] = {
+            "TableName": table,
+            "Key": key,
+            "UpdateExpression": self.update,
+            "ConditionExpression": self.condition,
+            "ReturnValues": self.returns,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            "ExpressionAttributeNames": self.names,
+        }
+        if self.values:
+            found["ExpressionAttributeValues"] = self.values
+        return found
+
+    def item(self, answered: Item) -> Item:
+        """Return what is known of the item after the update, from what was answered and, if not all was, written."""
+        if self.returns == "ALL_NEW":
+            return answered
+        written = {name: self.values[value] for name, value in self.written.items()}
+        return {"v": typed(VERSION), **written, **answered}
 
 
 class Update:
@@ -16,6 +59,7 @@ class Update:
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._values: dict[str, Typed] = {}
+        self._written: dict[str, str] = {}
         self._sets: list[str] = []
         self._removes: list[tuple[str, ...]] = []
         self._adds: list[str] = []
@@ -35,15 +79,15 @@ class Update:
 
     def value(self, value: Value) -> str:
         """Return the placeholder of a value."""
-        return self.written(typed(value))
+        return self.typed_value(typed(value))
 
-    def written(self, written: Typed) -> str:
+    def typed_value(self, value: Typed) -> str:
         """Return the placeholder of a value that is already in the API's form."""
         for placeholder, known in self._values.items():
-            if known == written:
+            if known == value:
                 return placeholder
         placeholder = f":{len(self._values)}"
-        self._values[placeholder] = written
+        self._values[placeholder] = value
         return placeholder
 
     def set(self, value: Value, *path: str | int) -> None:
@@ -51,8 +95,14 @@ class Update:
         self.set_to(self.value(value), *path)
 
     def set_to(self, expression: str, *path: str | int) -> None:
-        """Set an attribute to the value of an expression, which reads the item as it was before."""
-        self._sets.append(f"{self.name(*path)} = {expression}")
+        """Set an attribute to the value of an expression, which reads the item as it was before.
+
+        A placeholder of which the value is not known yet is a slot, to be filled by ``Request.fill``.
+        """
+        name = self.name(*path)
+        if len(path) == 1 and expression.startswith(":") and " " not in expression:
+            self._written[str(path[0])] = expression
+        self._sets.append(f"{name} = {expression}")
 
     def give(self, value: Value | None, *path: str | int) -> None:
         """Set an attribute to a value, or remove it if the value is ``None``."""
@@ -68,7 +118,11 @@ class Update:
 
     def add(self, value: Value, name: str) -> None:
         """Add to a number, or elements to a set."""
-        self._adds.append(f"{self.name(name)} {self.value(value)}")
+        self.add_to(self.value(value), name)
+
+    def add_to(self, placeholder: str, name: str) -> None:
+        """Add the value of a placeholder to a number or to a set."""
+        self._adds.append(f"{self.name(name)} {placeholder}")
 
     def delete(self, elements: frozenset[str], name: str) -> None:
         """Take elements out of a set."""
@@ -90,23 +144,18 @@ class Update:
         """Add the condition that an attribute does not exist."""
         self.when(f"attribute_not_exists({self.name(*path)})")
 
-    def request(self, table: str, key: Item) -> dict[str, Any]:
-        """Return the arguments of the client's ``update_item``."""
+    def request(self, returns: Returns = "ALL_NEW") -> Request:
+        """Return the request."""
         removes = [
             self.name(*(int(part) if part.isdigit() else part for part in path))
             for path in sorted(self._removes, reverse=True)
         ]
         actions = (("SET", self._sets), ("REMOVE", removes), ("ADD", self._adds), ("DELETE", self._deletes))
-        request: dict[str, Any] = {
-            "TableName": table,
-            "Key": key,
-            "UpdateExpression": " ".join(f"{verb} {', '.join(texts)}" for verb, texts in actions if texts),
-            "ConditionExpression": " AND ".join(self._conditions),
-            "ReturnValues": "ALL_NEW",
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
-        if self._names:
-            request["ExpressionAttributeNames"] = self._names
-        if self._values:
-            request["ExpressionAttributeValues"] = self._values
-        return request
+        return Request(
+            update=" ".join(f"{verb} {', '.join(texts)}" for verb, texts in actions if texts),
+            condition=" AND ".join(self._conditions),
+            names=self._names,
+            values=self._values,
+            written=self._written,
+            returns=returns,
+        )

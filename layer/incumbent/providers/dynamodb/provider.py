@@ -3,18 +3,21 @@
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import ConfigurationError, IncumbentError, LeaseLost, StoredFormatUnknown
-from incumbent.providers.dynamodb import archive, item, updates
+from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.providers.dynamodb import archive, quick
+from incumbent.providers.dynamodb.bodies import WHY_GONE
 from incumbent.providers.dynamodb.claiming import Claiming
-from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.grants import Grants
-from incumbent.providers.dynamodb.steps import Step, Steps, When, expires_in_ms, in_doubt, until, waiting
-from incumbent.providers.dynamodb.table import Answer, Table, TableCall
+from incumbent.providers.dynamodb.client import Clients
+from incumbent.providers.dynamodb.expression import Request
+from incumbent.providers.dynamodb.settling import Settling
+from incumbent.providers.dynamodb.steps import Step, Steps, When, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.table import Table, TableCall
+from incumbent.providers.shared import check_claim, check_settle, stored_message
 from incumbent.providers.unreadable import claim_readable, go_on_readable, readable
 from incumbent.rules import KeyState
 from incumbent.validation import (
@@ -24,15 +27,12 @@ from incumbent.validation import (
     check_message_id,
     check_ms,
     check_owner,
-    check_settlement,
     check_transfer,
-    to_json,
 )
 from incumbent.values import (
     Acquisition,
     Beat,
     Claim,
-    Claimed,
     Continued,
     DeadLetter,
     Failure,
@@ -63,12 +63,16 @@ class DynamoDBProvider:
     clock to read, so other callers wait that much longer after an expiry (R3).
 
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
-    that waits on a free key or whose trace is older than the window, a duplicate to be promised, a grant of a key
-    whose oldest message was delivered before or pauses, a take or settle or release or transfer that finds what it had
-    not seen; three for a message that is routed while the holder leaves; five for a redrive or a purge; one more for
-    each dead letter, and for a refusal that tells no old item, as where there is none; three more for a message whose
-    body cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when
+    that waits on a free key, an id that is known or shares 18 bits with one that is, a duplicate to be promised, a
+    grant of a key whose oldest message was delivered before or pauses, a take of what waits, a release or a transfer
+    by a run, and each settle but the quick one: of the only message, which its owner stored itself and with a body in
+    the record, if it is handled or dropped, nothing waits, and the call names the fence. Three for a message that is
+    routed while the holder leaves, and for each tenth settle; five for a redrive or a purge; one more for each dead
+    letter, and for a refusal that tells no old item, as where there is none; three more for a message whose body
+    cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when
     another run gets it; above 384 KiB, for each 384 KiB.
+
+    Nothing is kept between calls but the client.
 
     Not promised: anything across Regions. A global table lets the last writer win, and a lease would have two owners.
     """
@@ -94,19 +98,17 @@ class DynamoDBProvider:
         if client is not None and (boto3_session is not None or boto_config is not None):
             raise ConfigurationError("give client, or boto3_session and boto_config, not both")
         check_ms("max_clock_skew_ms", max_clock_skew_ms, 0, _MAX_SKEW_MS)
-        table = Table(table_name, client=client, session=boto3_session, config=boto_config, clock=clock)
-        self._clock = clock
-        self._table = table
-        self._steps = Steps(table, prefix=key_prefix, skew_ms=max_clock_skew_ms, clock=clock)
-        self._grants = Grants()
+        self._clients = Clients(client, boto3_session, boto_config)
+        self._table = Table(table_name, clients=self._clients, clock=clock)
+        self._steps = Steps(self._table, prefix=key_prefix, skew_ms=max_clock_skew_ms, clock=clock)
 
     def close(self) -> None:
         """Close the connections that the provider has opened itself. A later call opens them again."""
-        self._table.close()
+        self._clients.close()
 
     def check_ttl(self, ttl_ms: int) -> None:
         """Refuse a ttl that is shorter than the client may wait for one answer. Raises ``ConfigurationError``."""
-        self._table.check_ttl(ttl_ms)
+        self._clients.check_ttl(ttl_ms)
 
     # --- the lease
 
@@ -116,18 +118,17 @@ class DynamoDBProvider:
         call = self._steps.call("acquire_lease", key, owner, ttl_ms=ttl_ms)
         skew_ms = self._steps.skew_ms
 
-        def quick(now_ms: int) -> tuple[Update, rules.Granted | rules.Held]:
-            update = updates.acquire(owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
-            return update, rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
+        def first(now_ms: int) -> tuple[Request, rules.Granted | rules.Held]:
+            request = quick.acquire(owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
+            return request, rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Held]:
             return rules.acquire(state, when.now_ms, owner, ttl_ms, skew_ms)
 
-        step = self._steps.step(call, self._table.update(call, quick), rule)
+        step = self._steps.step(call, self._table.update(call, first), rule)
         answer = step.answer
         if isinstance(step.said, rules.Held):
             return Acquisition(acquired=False, owner=step.said.owner, expires_in_ms=expires_in_ms(answer))
-        self._grants.remember(key, owner, answer.record)
         return Acquisition(
             acquired=True,
             owner=owner,
@@ -145,46 +146,36 @@ class DynamoDBProvider:
         """Free the key if that owner holds it (R5)."""
         check_owner(owner, check_key(key))
         call = self._steps.call("release_lease", key, owner)
-        fence, seen = self._grants.recall(key, owner)
 
-        def quick(now_ms: int) -> tuple[Update, bool]:
-            return updates.release(owner, fence, empty="mail" not in seen, now_ms=now_ms), True
+        def first(now_ms: int) -> tuple[Request, bool]:
+            return quick.release(owner, now_ms=now_ms), True
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, bool]:
-            return rules.release(state, when.now_ms, owner, fence), True
+            return rules.release(state, when.now_ms, owner), True
 
-        self._steps.step(call, self._table.update(call, quick), rule, held=True)
-        self._grants.forget(key, owner)
+        self._steps.step(call, self._table.update(call, first), rule, held=True)
 
     def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
         """Extend a live lease, or return ``False`` when it is lost (R4)."""
         check_lease(key, owner, ttl_ms)
         call = self._steps.call("renew_lease", key, owner, ttl_ms=ttl_ms)
-        return self._renew(call, owner, ttl_ms).said != "lost"
+        return self._renew(call, owner, ttl_ms, None, shows=False).said != "lost"
 
     def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
         """Pass the key to ``to_owner`` without a gap, or return ``False`` if it is not ``from_owner``'s (R6)."""
         check_transfer(key, from_owner, to_owner, ttl_ms)
         call = self._steps.call("transfer_lease", key, from_owner, to_owner, ttl_ms=ttl_ms)
-        fence, seen = self._grants.recall(key, from_owner)
 
-        def quick(now_ms: int) -> tuple[Update, bool | rules.Unknown]:
+        def first(now_ms: int) -> tuple[Request, bool | rules.Unknown]:
             skew_ms = self._steps.skew_ms
-            return updates.transfer(from_owner, to_owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms), True
+            return quick.transfer(from_owner, to_owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms), True
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, bool | rules.Unknown]:
-            return rules.transfer(state, when.now_ms, from_owner, to_owner, ttl_ms, fence=fence, repeated=when.repeated)
+            return rules.transfer(state, when.now_ms, from_owner, to_owner, ttl_ms, repeated=when.repeated)
 
-        if rules.given(item.decode(seen, key=key, names=call.names).state):  # their runs end with it (M6)
-            shown: Answer[bool | rules.Unknown] = self._shown(call, from_owner, fence, seen, [])
-        else:
-            shown = self._table.update(call, quick)
-        step = self._steps.step(call, shown, rule, held=True)
+        step = self._steps.step(call, self._table.update(call, first), rule, held=True)
         if step.said == "unknown":
-            raise in_doubt(call)
-        self._grants.forget(key, from_owner)
-        if step.said:
-            self._grants.remember(key, to_owner, step.answer.record)
+            raise self._steps.in_doubt(call, from_owner, step.answer)
         return bool(step.said)
 
     # --- the mailbox
@@ -232,29 +223,21 @@ class DynamoDBProvider:
         origin: Origin | None,
         policy: Policy,
     ) -> Claim:
-        check_lease(key, owner, ttl_ms)
-        names, text = [owner], ""
-        if ticket is not None:
-            names.append(check_owner(ticket, key, "the ticket"))
-        if message is not None:
-            names.append(check_message_id(message.id, key))
-            text = to_json(message.event, key=key, message_id=message.id, most_bytes=policy.max_message_bytes)
-        outcome, record = Claiming(
+        text = check_claim(key, owner, ttl_ms, message, ticket=ticket, policy=policy)
+        names = [owner, *([] if ticket is None else [ticket]), *([] if message is None else [message.id])]
+        return Claiming(
             steps=self._steps,
             call=self._steps.call("claim", key, *names, ttl_ms=ttl_ms),
             owner=owner,
             ttl_ms=ttl_ms,
             message_id=None if message is None else message.id,
-            text=text,
+            text=text or "",
             policy=policy,
             ticket=ticket,
             as_ticket=as_ticket,
             route=route,
             origin=origin,
         ).carry_out()
-        if isinstance(outcome, Claimed):
-            self._grants.remember(key, owner, record)
-        return outcome
 
     def settle(
         self,
@@ -306,59 +289,33 @@ class DynamoDBProvider:
         fence: int | None,
         give_up_at: Moment | None,
     ) -> Released | Continued:
-        check_lease(key, owner, ttl_ms, fence)
-        others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
-        check_settlement(key, handled, others, next_owner, ticket)
-        successor = next_owner or ticket
-        names = [owner, *handled, *others, *([successor] if successor else [])]
-        call = self._steps.call("settle", key, *names, ttl_ms=ttl_ms, give_up_at=give_up_at)
-        fence, seen = self._tenure(key, owner, fence)
-
-        def rule(
-            state: KeyState, when: When
-        ) -> tuple[KeyState, rules.Granted | rules.Freed | rules.Lost | rules.Unknown]:
-            return rules.settle(
-                state,
-                when.now_ms,
-                owner,
-                ttl_ms,
-                handled=handled,
-                failed=failed,
-                dropped=dropped,
-                deferred=deferred,
-                policy=policy,
-                next_owner=next_owner,
-                ticket=ticket,
-                fence=fence,
-                repeated=when.repeated,
-            )
-
-        shown: Answer[rules.Granted | rules.Freed | rules.Lost | rules.Unknown] = self._shown(
-            call, owner, fence, seen, [*handled, *others]
+        ids = check_settle(
+            key,
+            owner,
+            ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            fence=fence,
         )
-        step = self._steps.step(call, shown, rule, held=True, closes=successor is not None)
-        answer = step.answer
-        match step.said:
-            case rules.Granted():
-                self._grants.forget(key, owner)
-                self._grants.remember(key, step.said.owner, answer.record)
-                given = () if ticket is not None else rules.given(answer.record.state)
-                return Continued(
-                    owner=step.said.owner,
-                    fence=answer.record.state.fence,
-                    messages=self._steps.messages(call, given),
-                    waiting=waiting(answer),
-                    expires_in_ms=expires_in_ms(answer),
-                    deadline=until(answer, ttl_ms),
-                    dead_lettered=answer.dead_lettered,
-                )
-            case rules.Freed():
-                self._grants.forget(key, owner)
-                return Released(remaining=len(answer.record.state.mail), dead_lettered=answer.dead_lettered)
-            case "lost":
-                raise self._lost(call, owner, answer)
-            case _:
-                raise in_doubt(call)
+        names = [owner, *ids, *([] if next_owner is None else [next_owner]), *([] if ticket is None else [ticket])]
+        return Settling(
+            steps=self._steps,
+            call=self._steps.call("settle", key, *names, ttl_ms=ttl_ms, give_up_at=give_up_at),
+            owner=owner,
+            ttl_ms=ttl_ms,
+            handled=handled,
+            failed=failed,
+            dropped=dropped,
+            deferred=deferred,
+            next_owner=next_owner,
+            ticket=ticket,
+            policy=policy,
+            fence=fence,
+        ).carry_out()
 
     def beat(
         self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
@@ -366,9 +323,9 @@ class DynamoDBProvider:
         """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms, fence)
         call = self._steps.call("beat", key, owner, ttl_ms=ttl_ms, give_up_at=give_up_at)
-        step = self._renew(call, owner, ttl_ms, fence)
+        step = self._renew(call, owner, ttl_ms, fence, shows=True)
         if step.said == "lost":
-            raise self._lost(call, owner, step.answer)
+            raise self._steps.lost(call, owner, step.answer)
         return Beat(
             fence=step.answer.record.state.fence,
             waiting=waiting(step.answer),
@@ -388,30 +345,18 @@ class DynamoDBProvider:
     ) -> Sequence[Message]:
         """Renew the lease and take all due messages that were never delivered (M6).
 
-        The first request delivers the messages that a beat has seen already, a second one the rest.
+        The first request renews and shows what waits, a second one delivers it.
         """
         check_lease(key, owner, ttl_ms, fence)
         call = self._steps.call("take", key, owner, ttl_ms=ttl_ms, give_up_at=give_up_at)
-        fence, seen = self._tenure(key, owner, fence)
-        known = item.decode(seen, key=key, names=call.names)
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
             return rules.take(state, when.now_ms, owner, ttl_ms, fence)
 
-        def first(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
-            new, said = rule(known.state, When(now_ms, repeated=False))
-            if new.mail == known.state.mail:  # no message is known to wait, or the record is not known
-                return updates.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms), said
-            shard = self._steps.shard(call)
-            change = updates.Change(record=known, new=new, shard=shard, skew_ms=self._steps.skew_ms, held=True)
-            return change.update(now_ms), said
-
-        # Decide again on the record that the first request has shown: further messages may have come.
-        shown = replace(self._table.update(call, first), said=None)
+        shown = replace(self._renew(call, owner, ttl_ms, fence, shows=True).answer, said=None)
         step = self._steps.step(call, shown, rule, held=True)
         if step.said == "lost":
-            raise self._lost(call, owner, step.answer)
-        self._grants.remember(key, owner, step.answer.record)
+            raise self._steps.lost(call, owner, step.answer)
         given = [stored for stored in rules.given(step.answer.record.state) if stored.id not in have]
         return readable(self._steps.messages(call, given))
 
@@ -431,7 +376,7 @@ class DynamoDBProvider:
                 skipped.append(error)
                 continue
             if text is not None or self._steps.is_stored(call, stored):
-                messages.append(item.message_of(stored, text))
+                messages.append(stored_message(stored, text, why_gone=WHY_GONE))
         if skipped:
             raise StoredFormatUnknown.of(skipped, readable=messages)
         return tuple(messages)
@@ -448,7 +393,8 @@ class DynamoDBProvider:
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
         """Return the state of a message id, or ``None`` if it is not known (M5)."""
         check_message_id(message_id, check_key(key))
-        answer = self._table.read(self._steps.call("find", key, message_id))
+        call = self._steps.call("find", key, message_id)
+        answer = self._steps.remember(call, self._table.read(call), message_id)
         return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms, self._steps.skew_ms)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
@@ -470,47 +416,14 @@ class DynamoDBProvider:
 
     # --- parts
 
-    def _tenure(self, key: str, owner: str, fence: int | None) -> tuple[int | None, item.Item]:
-        """Return the tenure's fence, as the caller knows it or as it is remembered, and its record if it was seen."""
-        known, seen = self._grants.recall(key, owner)
-        return (known, seen) if fence is None else (fence, seen if fence == known else {})
-
     def _renew(
-        self, call: TableCall, owner: str, ttl_ms: int, fence: int | None = None
+        self, call: TableCall, owner: str, ttl_ms: int, fence: int | None, *, shows: bool
     ) -> Step[rules.Granted | rules.Lost]:
-        fence, _ = self._tenure(call.key, owner, fence)
-
-        def quick(now_ms: int) -> tuple[Update, rules.Granted | rules.Lost]:
-            update = updates.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms)
-            return update, rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
+        def first(now_ms: int) -> tuple[Request, rules.Granted | rules.Lost]:
+            granted = rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
+            return quick.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, shows=shows), granted
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
             return rules.renew(state, when.now_ms, owner, ttl_ms, fence)
 
-        step = self._steps.step(call, self._table.update(call, quick), rule, held=True)
-        if step.said != "lost":
-            self._grants.remember(call.key, owner, step.answer.record)
-        return step
-
-    def _shown(
-        self, call: TableCall, owner: str, fence: int | None, seen: item.Item, named: Sequence[str]
-    ) -> Answer[Any]:
-        """Return the tenure as last seen; read it if it is not remembered, seems to be over or lacks a named id."""
-        if seen:
-            record = item.decode(seen, key=call.key, names=call.names)
-            sent = self._clock.now()
-            known = {message.id for message in record.state.mail}
-            if rules.owned_by(record.state, owner, sent.wall_ms, fence) and known.issuperset(named):
-                return Answer(applied=False, record=record, sent=sent)
-        return self._table.read(call)
-
-    def _lost(self, call: TableCall, owner: str, answer: Answer[Any]) -> LeaseLost:
-        self._grants.forget(call.key, owner)
-        holder = self._steps.owner(answer)
-        return LeaseLost(
-            f"{call.name} of key {call.key!r}: owner {owner!r} no longer holds it (holder: {holder!r}); nothing was "
-            "changed, and messages that were not settled are still stored",
-            key=call.key,
-            owner=owner,
-            holder=holder,
-        )
+        return self._steps.step(call, self._table.update(call, first), rule, held=True)

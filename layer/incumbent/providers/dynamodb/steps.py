@@ -1,22 +1,30 @@
 """Carries out one step of the rules: decides on the record that the table has shown, and writes exactly that."""
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
 from incumbent import rules
 from incumbent.clock import Clock, Moment, deadline
-from incumbent.errors import LeaseUnavailable
-from incumbent.providers.dynamodb import item, updates
-from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import Item, Record, Reference
+from incumbent.errors import LeaseLost, LeaseUnavailable
+from incumbent.providers.dynamodb import item, traces
+from incumbent.providers.dynamodb.attributes import Item, check_version, typed
+from incumbent.providers.dynamodb.bodies import WHY_GONE, Reference, body_items, body_names, body_of
+from incumbent.providers.dynamodb.change import Change
+from incumbent.providers.dynamodb.expression import Request
+from incumbent.providers.dynamodb.item import Record
+from incumbent.providers.dynamodb.letters import dead_item
+from incumbent.providers.dynamodb.names import ENDED, dead_name, digest, partition, shard_of
 from incumbent.providers.dynamodb.table import Answer, Table, TableCall
-from incumbent.rules import KeyState, Stored
+from incumbent.providers.shared import dead_message, in_doubt, lease_lost, stored_message
+from incumbent.rules import Ended, KeyState, Stored
 from incumbent.values import Message
 
 A = TypeVar("A")
 
+_PAGES = 32  # read at once: enough for the last 256 ids that were handled one by one
 MAX_ROUNDS = 8  # how often one call decides again because another write came first
 
 
@@ -31,7 +39,7 @@ class When:
 # The rules' decision on a state.
 Rule: TypeAlias = Callable[[KeyState, When], tuple[KeyState, A]]
 # How the step from a record to a state is written, at a time.
-Write: TypeAlias = Callable[[Record, KeyState, int], Update]
+Write: TypeAlias = Callable[[Record, KeyState, int], Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +58,18 @@ class Steps:
         self.prefix = prefix
         self.skew_ms = skew_ms
         self.clock = clock
+        self.inline_traces = traces.MAX_INLINE
 
     def call(
         self, name: str, key: str, *names: str, ttl_ms: int | None = None, give_up_at: Moment | None = None
     ) -> TableCall:
         """Make a call of this provider. ``ttl_ms`` and ``give_up_at`` bound its duration."""
-        pk = item.partition(self.prefix, key)
+        pk = partition(self.prefix, key)
         return TableCall(name=name, key=key, pk=pk, ttl_ms=ttl_ms, give_up_at=give_up_at, names=names)
 
     def shard(self, call: TableCall) -> str:
         """Return the partition of the key in the orphans' index."""
-        return item.shard_of(self.prefix, call.key)
+        return shard_of(self.prefix, call.key)
 
     def step(
         self,
@@ -70,13 +79,15 @@ class Steps:
         *,
         held: bool = False,
         closes: bool = False,
+        window_ms: int | None = None,
         write: Write | None = None,
     ) -> Step[A]:
         """Decide on the shown record and write the decision, again after each refusal.
 
         A step that changes nothing writes nothing. An answer that was applied already, with the rules' answer, ends the
-        step. ``held`` and ``closes`` are those of ``updates.Change``, unless ``write`` writes the decision. Raises
-        ``LeaseUnavailable`` when other writes came first too often.
+        step. ``held`` and ``closes`` are those of ``Change``, unless ``write`` writes the decision. With ``window_ms``,
+        which a settle knows, traces may move into a page. Raises ``LeaseUnavailable`` when other writes came first too
+        often.
         """
         for _ in range(MAX_ROUNDS):
             if shown.applied and shown.said is not None:
@@ -84,7 +95,7 @@ class Steps:
             new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated))
             if new == shown.record.state:
                 return Step(said=said, answer=shown)
-            shown = self.attempt(call, shown, rule, held=held, closes=closes, write=write)
+            shown = self.attempt(call, shown, rule, held=held, closes=closes, window_ms=window_ms, write=write)
         raise contended(call)
 
     def attempt(
@@ -95,11 +106,15 @@ class Steps:
         *,
         held: bool = False,
         closes: bool = False,
+        window_ms: int | None = None,
         write: Write | None = None,
     ) -> Answer[A]:
-        """Write once the rules' decision on the shown record: dead letters before it, large bodies after it."""
+        """Write once the rules' decision on the shown record: pages and dead letters before it, large bodies after."""
         record, before = shown.record, shown.record.state
         decided = rule(before, When(shown.now_ms, shown.repeated))[0]
+        moved = () if window_ms is None else self._moved(record, decided)
+        if moved:
+            self.table.put(call, traces.page_item(call.pk, moved, window_ms or 0))
         dead = decided.dead
         texts = [self.text(call, each.id, each.body) or "null" for each in dead]
         # A body in parts stays where it is, and is the letter's.
@@ -113,14 +128,14 @@ class Steps:
         try:
             for rank, (each, name) in enumerate(zip(letters, names, strict=True), len(before.ended)):
                 # The rank: what died just before has a trace already.
-                self.table.put(call, item.dead_item(call.pk, each, fences.get(each.id, before.fence), rank, name))
+                self.table.put(call, dead_item(call.pk, each, fences.get(each.id, before.fence), rank, name))
         except LeaseUnavailable:  # one may have been written, and nothing says that its message is dead
             for each, name in zip(letters, names, strict=True):
-                self.table.sweep(call, item.dead_name(each.id, name))
+                self.table.sweep(call, dead_name(each.id, name))
             raise
         left: list[Stored] = []
 
-        def plan(now_ms: int) -> tuple[Update, A] | None:
+        def plan(now_ms: int) -> tuple[Request, A] | None:
             # The clock never goes back behind the refusal, which would contradict it.
             now_ms = max(now_ms, shown.now_ms)
             new, said = rule(before, When(now_ms, shown.repeated))
@@ -130,16 +145,22 @@ class Steps:
             left[:] = [message for message in before.mail if message.id not in kept]
             if write is not None:
                 return write(record, new, now_ms), said
-            change = updates.Change(
-                record=record, new=new, shard=self.shard(call), skew_ms=self.skew_ms, held=held, closes=closes
+            change = Change(
+                record=record,
+                new=new,
+                shard=self.shard(call),
+                skew_ms=self.skew_ms,
+                held=held,
+                closes=closes,
+                moved=moved,
             )
-            return change.update(now_ms), said
+            return change.update(now_ms).request(), said
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
         # A body that the record no longer names is not used, unless a letter names it.
         self.sweep_bodies(call, [each for each in left if (each.id, each.body) not in in_parts], answer.record)
         if answer.applied:
-            return replace(answer, dead_lettered=tuple(map(item.dead_message, letters, texts)))
+            return replace(answer, dead_lettered=tuple(map(dead_message, letters, texts)))
         for letter, name in zip(letters, names, strict=True):
             self._take_letter_back(call, letter, name, before, answer)
         return answer
@@ -152,17 +173,52 @@ class Steps:
         It stays if the message has died since: perhaps by this very update, whose request came twice. Of several
         letters of one id, a listing has one.
         """
-        known = set(map(item.trace_text, before.ended))
-        traces = [trace for trace in answer.record.state.ended if item.trace_text(trace) not in known]
-        if not any(trace.outcome == "dead" and item.digest(trace.id) == item.digest(letter.id) for trace in traces):
-            self.table.sweep(call, item.dead_name(letter.id, name))
+        record = self.remember(call, answer, letter.id).record
+        known = set(map(traces.trace_text, before.ended))
+        new = [trace for trace in record.state.ended if traces.trace_text(trace) not in known]
+        if not any(trace.outcome == "dead" and digest(trace.id) == digest(letter.id) for trace in new):
+            self.table.sweep(call, dead_name(letter.id, name))
+
+    def _moved(self, record: Record, decided: KeyState) -> tuple[Ended, ...]:
+        """Return the traces that a page is to take: all that the record holds, if there are too many with the new."""
+        stays = record.inline(decided.ended)
+        if len(stays) <= self.inline_traces:
+            return ()
+        here = frozenset(record.inline(record.state.ended))
+        return tuple(trace for trace in stays if trace in here)
+
+    def remember(self, call: TableCall, answer: Answer[A], message_id: str, claim: str = "") -> Answer[A]:
+        """Return the answer with the traces of the record's pages, if they may tell of an id or of a claim."""
+        record = answer.record
+        if not record.may_have_paged(message_id, claim):
+            return answer
+        texts: list[str] = []
+        counts = Counter[str]()
+        pages = self.table.query(
+            call,
+            KeyConditionExpression="#pk = :pk AND begins_with(#sk, :ended)",
+            ExpressionAttributeNames={"#pk": "pk", "#sk": "sk"},
+            ExpressionAttributeValues={":pk": typed(call.pk), ":ended": typed(ENDED)},
+            ConsistentRead=True,
+            ScanIndexForward=False,
+            Limit=_PAGES,
+        )
+        for page in pages:
+            found = traces.texts_of(page, key=call.key)
+            texts += found
+            counts.update(text[0] for text in found)
+            if any(digest(message_id) in text or digest(claim) in text for text in found):
+                break
+            if all(counts[outcome[0]] >= rules.REMEMBERED for outcome in record.past_outcomes(message_id, claim)):
+                break
+        return replace(answer, record=item.decode(record.item, key=call.key, names=call.names, pages=texts))
 
     def sweep_bodies(self, call: TableCall, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record no longer holds."""
         needed = {(message.id, message.body) for message in record.state.mail}
         for message in messages:
             if isinstance(message.body, Reference) and (message.id, message.body) not in needed:
-                for name in item.body_names(message.id, message.body):
+                for name in body_names(message.id, message.body):
                     self.table.sweep(call, name)
 
     def text(self, call: TableCall, message_id: str, body: str) -> str | None:
@@ -170,12 +226,12 @@ class Steps:
         if not isinstance(body, Reference):
             return body
         texts: list[str] = []
-        for name in item.body_names(message_id, body):
+        for name in body_names(message_id, body):
             found = self.table.get(call, name)
             if found is None:
                 return None
-            item.check_version(found, key=call.key)
-            text = item.body_of(found)
+            check_version(found, key=call.key)
+            text = body_of(found)
             if text is None:
                 return None
             texts.append(text)
@@ -183,7 +239,7 @@ class Steps:
 
     def put_body(self, call: TableCall, message_id: str, name: str, text: str, now_ms: int) -> Reference:
         """Store a large body under a name, before anything refers to it."""
-        reference, items = item.body_items(call.pk, message_id, name, text, now_ms)
+        reference, items = body_items(call.pk, message_id, name, text, now_ms)
         self.put_all(call, items)
         return reference
 
@@ -209,13 +265,21 @@ class Steps:
                     "the same owner; repeat this one",
                     key=call.key,
                 )
-            found.append(item.message_of(each, text))
+            found.append(stored_message(each, text, why_gone=WHY_GONE))
         return tuple(found)
 
     def is_stored(self, call: TableCall, message: Stored) -> bool:
         """Return whether the record still holds a message whose body was just read."""
         mail = self.table.read(call).record.state.mail
         return any((each.id, each.body) == (message.id, message.body) for each in mail)
+
+    def lost(self, call: TableCall, owner: str, answer: Answer[A]) -> LeaseLost:
+        """Make the error of a call by an owner whose lease is over (R3)."""
+        return lease_lost(call.name, call.key, owner, self.owner(answer))
+
+    def in_doubt(self, call: TableCall, owner: str, answer: Answer[A]) -> LeaseUnavailable:
+        """Make the error of a call whose earlier try may have taken effect, without evidence either way (R9)."""
+        return in_doubt(call.name, call.key, owner, self.owner(answer))
 
     def owner(self, answer: Answer[A]) -> str | None:
         """Return the owner of the key as other callers see it (R3: expiry plus skew)."""
@@ -243,14 +307,5 @@ def contended(call: TableCall) -> LeaseUnavailable:
     return LeaseUnavailable(
         f"{call.name} of key {call.key!r}: other writes came first {MAX_ROUNDS} times in a row, so this one was not "
         "applied; repeat it",
-        key=call.key,
-    )
-
-
-def in_doubt(call: TableCall) -> LeaseUnavailable:
-    """Make the error of a call whose earlier try may have taken effect, without evidence either way (R9)."""
-    return LeaseUnavailable(
-        f"{call.name} of key {call.key!r}: a reply was lost, and the record no longer shows whether that try "
-        "took effect; the caller does not hold the key now",
         key=call.key,
     )

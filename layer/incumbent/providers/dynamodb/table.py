@@ -1,27 +1,23 @@
 """Requests to the table: their retries, the records that refusals show, and explanations of errors."""
 
-import math
-import os
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import boto3
-from botocore.config import Config
-from botocore.endpoint import DEFAULT_TIMEOUT
-from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError, NoRegionError
+from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from incumbent.clock import Clock, Moment
-from incumbent.errors import ConfigurationError, LeaseUnavailable, MailboxFull
-from incumbent.providers.dynamodb.expression import Update
-from incumbent.providers.dynamodb.item import LEASE, Item, Record, decode, size_of, typed
-from incumbent.retry import call_with_retry, check_wait, wait_ms
-from incumbent.validation import shown
+from incumbent.errors import LeaseUnavailable, MailboxFull
+from incumbent.providers.dynamodb.attributes import Item, size_of, typed
+from incumbent.providers.dynamodb.client import Clients, tried_inside, waits_ms
+from incumbent.providers.dynamodb.expression import Request
+from incumbent.providers.dynamodb.item import Record, decode
+from incumbent.providers.dynamodb.names import LEASE
+from incumbent.retry import call_with_retry
 from incumbent.values import Message
 
 if TYPE_CHECKING:
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_SHORTER_WAIT = "Set connect_timeout and read_timeout in its config to a second or two"
 _BATCH = 50
 _MAX_BATCHES = 20  # further requests of one reading: DynamoDB may leave keys unread
 _PAUSE_MS = 50
@@ -100,79 +95,22 @@ class Answer(Generic[A]):
 class Table:
     """One table and its client, which is made at the first request."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        client: "DynamoDBClient | None",
-        session: boto3.session.Session | None,
-        config: Config | None,
-        clock: Clock,
-    ) -> None:
-        if client is not None:
-            _check_client(client)
-        if session is not None and not callable(getattr(session, "client", None)):
-            raise ConfigurationError(f"boto3_session is {shown(session)}: give a boto3.session.Session")
-        if config is not None and not isinstance(config, Config):
-            raise ConfigurationError(f"boto_config is {shown(config)}: give a botocore.config.Config")
+    def __init__(self, name: str, *, clients: Clients, clock: Clock) -> None:
         self._name = name
-        self._given = client
-        self._ours: dict[
-            tuple[int, int], DynamoDBClient
-        ] = {}  # by process, since a child must not share it, and by wait
-        self._session = session
-        self._config = config
+        self._clients = clients
         self._clock = clock
-        self._lock = threading.Lock()
-
-    def check_ttl(self, ttl_ms: int, key: str | None = None) -> None:
-        """Refuse a ttl that is shorter than the wait that the user has set. Raises ``ConfigurationError``."""
-        given = self._given is not None
-        config = self._given.meta.config if self._given is not None else self._config
-        check_wait(_set_wait_ms(config, given=given), ttl_ms, key=key, advice=_SHORTER_WAIT)
-
-    def client(self, call: TableCall) -> "DynamoDBClient":
-        """Return the given client, or make one whose waits suit the ttl.
-
-        Raises ``ConfigurationError`` if none can be made, or if the user has set waits longer than the lease lives.
-        """
-        if call.ttl_ms is not None:
-            self.check_ttl(call.ttl_ms, call.key)
-        if self._given is not None:
-            return self._given
-        waits_ms = wait_ms(call.ttl_ms)
-        ours = os.getpid(), waits_ms
-        with self._lock:
-            if ours not in self._ours:
-                config = _our_config(waits_ms)
-                try:
-                    self._ours[ours] = (self._session or boto3.session.Session(region_name=_region())).client(
-                        "dynamodb", config=config if self._config is None else config.merge(self._config)
-                    )
-                except (BotoCoreError, ValueError) as cause:
-                    advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
-                    raise ConfigurationError(f"cannot make a client for DynamoDB ({cause}): {advice}") from cause
-            return self._ours[ours]
 
     # --- the lease item
 
-    def close(self) -> None:
-        """Close the clients that this object has made. A later call makes new ones."""
-        with self._lock:
-            ours, self._ours = self._ours, {}
-        for (process, _), client in ours.items():
-            if process == os.getpid():
-                client.close()
-
     def update(
-        self, call: TableCall, plan: Callable[[int], tuple[Update, A] | None], *, repeated: bool = False
+        self, call: TableCall, plan: Callable[[int], tuple[Request, A] | None], *, repeated: bool = False
     ) -> Answer[A]:
         """Send an update until it is applied or refused.
 
         ``plan`` makes the update from the time of each try; if it returns ``None``, there is nothing to write at that
         time, and the item is read instead. ``repeated`` is true if earlier requests of the same call are in doubt.
         """
-        doubt = repeated
+        client, doubt = self._client(call), repeated
 
         def send(number: int, sent: Moment) -> Answer[A] | Moment:
             nonlocal doubt
@@ -180,23 +118,22 @@ class Table:
             planned = plan(sent.wall_ms)
             if planned is None:
                 return sent
-            update, said = planned
-            client = self.client(call)
+            request, said = planned
             try:
-                found = _whole(client.update_item(**update.request(self._name, _key(call.pk, LEASE))))
+                found = _whole(client.update_item(**request.arguments(self._name, _key(call.pk, LEASE))))
             except ClientError as error:
                 if call.name in _ADDING and _is_too_large(error):
                     raise item_full(call.key, None, owner=None) from error
                 if error.response["Error"]["Code"] != _REFUSED:
                     raise
-                doubt = doubt or _tried_inside(client, error.response)
+                doubt = doubt or tried_inside(client, error.response)
                 refused: Mapping[str, Any] = error.response
                 old = refused.get("Item")
                 if old is None:  # the item does not exist, or this store does not return it
                     return sent
                 return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
-            doubt = doubt or _tried_inside(client, found)
-            record = self._decode(call, found["Attributes"])
+            doubt = doubt or tried_inside(client, found)
+            record = self._decode(call, request.item(found.get("Attributes", {})))
             return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
 
         answer = self._ask(call, send)
@@ -241,7 +178,7 @@ class Table:
     def put(self, call: TableCall, item: Item) -> None:
         """Write a whole item."""
         written: Any = item
-        self._ask(call, lambda *_: _whole(self.client(call).put_item(TableName=self._name, Item=written)))
+        self._ask(call, lambda *_: _whole(self._client(call).put_item(TableName=self._name, Item=written)))
 
     def delete(self, call: TableCall, sk: str) -> None:
         """Delete an item, whether it exists or not."""
@@ -254,13 +191,16 @@ class Table:
 
     def query(self, call: TableCall, **request: Any) -> Iterator[Item]:
         """Yield all items that a query finds, page by page."""
-        return self._pages(call, lambda **more: self.client(call).query(TableName=self._name, **request, **more))
+        return self._pages(call, lambda **more: self._client(call).query(TableName=self._name, **request, **more))
 
     def scan(self, call: TableCall, **request: Any) -> Iterator[Item]:
         """Yield all items that a scan finds, page by page. It reads the whole table."""
-        return self._pages(call, lambda **more: self.client(call).scan(TableName=self._name, **request, **more))
+        return self._pages(call, lambda **more: self._client(call).scan(TableName=self._name, **request, **more))
 
     # --- parts
+
+    def _client(self, call: TableCall) -> "DynamoDBClient":
+        return self._clients.client(call.ttl_ms, call.key)
 
     def _pages(self, call: TableCall, page: Callable[..., Any]) -> Iterator[Item]:
         further: dict[str, Any] = {}
@@ -273,15 +213,15 @@ class Table:
 
     def _reading(self, call: TableCall, batch: list[Any]) -> Callable[[int, Moment], Any]:
         request: Any = {self._name: {"Keys": batch, "ConsistentRead": True}}
-        return lambda *_: _whole(self.client(call).batch_get_item(RequestItems=request))
+        return lambda *_: _whole(self._client(call).batch_get_item(RequestItems=request))
 
     def _get(self, call: TableCall, sk: str) -> Item | None:
-        found = self.client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True)
+        found = self._client(call).get_item(TableName=self._name, Key=_key(call.pk, sk), ConsistentRead=True)
         stored: Item | None = _whole(found).get("Item")
         return stored
 
     def _delete(self, call: TableCall, sk: str) -> Any:
-        return _whole(self.client(call).delete_item(TableName=self._name, Key=_key(call.pk, sk)))
+        return _whole(self._client(call).delete_item(TableName=self._name, Key=_key(call.pk, sk)))
 
     @staticmethod
     def _decode(call: TableCall, item: Item | None) -> Record:
@@ -295,7 +235,7 @@ class Table:
             key=call.key,
             ttl_ms=call.ttl_ms,
             give_up_at=call.give_up_at,
-            waits_ms=_waits_ms(self.client(call)),
+            waits_ms=waits_ms(self._client(call)),
             errors=(BotoCoreError, ClientError),
             classify_error=_classify_error,
         )
@@ -341,70 +281,6 @@ def _whole(response: Any) -> Any:
     if not empty and "transfer-encoding" not in headers:  # chunked answers show whether all chunks have arrived
         raise _CutOff
     return response
-
-
-def _tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
-    """Return whether the client has repeated the request: then even our first try was a repetition (R9)."""
-    retries: Mapping[str, object] = getattr(client.meta.config, "retries", None) or {}
-    at_most = 0 if retries.get("total_max_attempts") == 1 else 1
-    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", at_most))
-
-
-def _waits_ms(client: "DynamoDBClient") -> float:
-    """Return how long a client waits for a connection, or for an answer, in milliseconds."""
-    config = client.meta.config
-    waits_s: list[float | None] = [getattr(config, name, None) for name in ("connect_timeout", "read_timeout")]
-    return max(math.inf if wait_s is None else wait_s * 1_000 for wait_s in waits_s)
-
-
-def _region() -> str | None:
-    """Return the Region from Lambda's own variable, which not every botocore reads."""
-    return os.environ.get("AWS_REGION") or None
-
-
-def _our_config(waits_ms: int) -> Config:
-    """Return the settings of incumbent's clients: shorter waits than botocore's 60 s, and no retries inside (R9)."""
-    return Config(
-        connect_timeout=waits_ms / 1_000,
-        read_timeout=waits_ms / 1_000,
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        tcp_keepalive=True,
-    )
-
-
-def _check_client(client: object) -> None:
-    """Refuse an object that is not a DynamoDB client: a ``Table``, another service's client, an asyncio client.
-
-    The client of a resource (``.meta.client``) takes plain Python values, and would write typed ones a second time.
-    """
-    asynchronous = any(kind.__module__.startswith("aiobotocore") for kind in type(client).__mro__)
-    asks = all(callable(getattr(client, name, None)) for name in ("update_item", "batch_get_item", "query"))
-    if asynchronous or not asks or not hasattr(getattr(client, "meta", None), "config") or _is_of_a_resource(client):
-        raise ConfigurationError(
-            f"client is {shown(client)}: give boto3.client('dynamodb', config=Config(connect_timeout=1, "
-            "read_timeout=1)); neither a boto3 resource or Table nor its .meta.client can take its place"
-        )
-
-
-def _is_of_a_resource(client: Any) -> bool:
-    """Return whether a client changes the items it is given, as the client of a boto3 resource does. Sends nothing."""
-    item = {"pk": {"S": "x"}}
-    request = {"TableName": "t", "Item": item}
-    with suppress(Exception):  # from a Stubber, for instance, which expects another request
-        model = client.meta.service_model.operation_model("PutItem")
-        client.meta.events.emit("before-parameter-build.dynamodb.PutItem", params=request, model=model, context={})
-    return request.get("Item") != {"pk": {"S": "x"}}
-
-
-def _set_wait_ms(config: Config | None, *, given: bool) -> float | None:
-    """Return how long the user's settings wait for an answer. ``given``: they are those of a whole client.
-
-    In settings that are only merged into incumbent's, botocore's default counts as not set.
-    """
-    seconds = getattr(config, "read_timeout", None)
-    if config is None or (not given and seconds == DEFAULT_TIMEOUT):
-        return None
-    return math.inf if seconds is None else seconds * 1_000
 
 
 def _key(pk: str, sk: str) -> dict[str, Any]:

@@ -1,0 +1,281 @@
+"""The exact change from a record to the rules' new state.
+
+The rules have decided on a record that a request has shown. ``Change`` writes their decision under the condition that
+nothing has happened meanwhile that would change it:
+
+* ``fence``, ``lease_owner``: no grant, no freeing;
+* ``expires_at``: no renewal by an owner that was found expired, no expiry of one that was found live;
+* ``edits``: no change inside the mailbox (a mark, a delivery by ``take``, a dead letter put back);
+* the place behind the last message: no new message, but only where one more would change the decision: to free the
+  key because nothing is due, to free it with messages that all pause (which the orphans' index shows only when the
+  pauses end), to remove the last message and the list with it, to append, to put what died with its run behind all
+  others. Passing the key on to a due message depends on no later one.
+
+Every element of the list that is changed or removed is named by its id as well.
+"""
+
+from dataclasses import dataclass
+
+from incumbent.providers.dynamodb import item, traces
+from incumbent.providers.dynamodb.attributes import VERSION, Typed, elements, seconds, text, typed
+from incumbent.providers.dynamodb.expression import Update
+from incumbent.providers.dynamodb.item import Record
+from incumbent.rules import Ended, KeyState, Stored
+
+MAX_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many places, the whole list is written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The change from a record to a new state.
+
+    ``held``: the live owner acts, and a renewal meanwhile does not matter. ``closes``: if the key is freed, it is
+    because nothing is due. ``beside``: the change happens beside a tenure, whether its lease is live or not.
+    ``moved`` are traces that a page holds now.
+    """
+
+    record: Record
+    new: KeyState
+    shard: str
+    skew_ms: int
+    held: bool = False
+    closes: bool = False
+    beside: bool = False
+    moved: tuple[Ended, ...] = ()
+
+    def update(self, now_ms: int) -> Update:
+        """Make the update for that time."""
+        update = Update()
+        self._guard(update, now_ms)
+        self._lease(update)
+        self._messages(update)
+        self._delivery_of_head(update)
+        self._sets(update)
+        self._index(update, now_ms)
+        return update
+
+    # --- what it is
+
+    @property
+    def _old(self) -> KeyState:
+        return self.record.state
+
+    @property
+    def _granted(self) -> bool:
+        return self.new.owner is not None and self.new.fence != self._old.fence
+
+    @property
+    def _freed(self) -> bool:
+        return self.new.owner is None and (self._old.owner is not None or self.new.fence != self._old.fence)
+
+    @property
+    def _mail_changed(self) -> bool:
+        return self.new.mail != self._old.mail
+
+    @property
+    def _empties(self) -> bool:
+        """Whether the whole list is removed, or does not exist, so that TTL may delete the record."""
+        return not self.new.mail and (bool(self._old.mail) or self._freed)
+
+    def _hides(self, now_ms: int) -> bool:
+        """Return whether the orphans' index hides the key for a while, since all stored messages pause (M8)."""
+        return self._orphans_from_ms(now_ms) > now_ms
+
+    def _orphans_from_ms(self, now_ms: int) -> int:
+        return max(now_ms, min((message.due_ms for message in self.new.mail), default=0))
+
+    @property
+    def _added(self) -> list[Stored]:
+        known = {message.id for message in self._old.mail}
+        return [message for message in self.new.mail if message.id not in known]
+
+    @property
+    def _ends_a_run(self) -> bool:
+        """Whether a message may go behind all others because its run died (M6); one that has failed may look alike."""
+        if self.new.block or not self.new.mail:
+            return False
+        last = self.new.mail[-1]
+        return any(
+            message.delivered_fence and not last.delivered_fence and message.attempts == last.attempts
+            for message in self._old.mail
+            if message.id == last.id
+        )
+
+    # --- what must not have happened meanwhile
+
+    def _guard(self, update: Update, now_ms: int) -> None:
+        if not self.record.exists:
+            update.when_absent("pk")
+            return
+        update.when_is(VERSION, "v")
+        self._when_as_it_was(update, "lease_owner")
+        self._when_as_it_was(update, "fence")
+        if self.held:
+            update.when(f"{update.name('expires_at')} > {update.value(now_ms)}")
+        elif not self.beside:
+            self._when_as_it_was(update, "expires_at")
+        takes_over = self._granted and not self.held  # its deliveries are counted from what a new fence closes off
+        ends = self.held and (self._granted or self._freed)  # and with it what it was given, perhaps since
+        if self.new.ended != self._old.ended or ends or (self._mail_changed and not takes_over):
+            self._when_as_it_was(update, "edits")
+        closes = self._freed and (self.closes or self._hides(now_ms))
+        if self._added or self._empties or self._ends_a_run or closes:
+            self._when_no_more(update)
+        elif self._freed:  # what is stored keeps the record from TTL
+            update.when_there("mail", 0)
+
+    def _when_as_it_was(self, update: Update, name: str) -> None:
+        value = self.record.item.get(name)
+        if value is None:
+            update.when_absent(name)
+        else:
+            update.when(f"{update.name(name)} = {update.typed_value(value)}")
+
+    def _when_no_more(self, update: Update) -> None:
+        """Add the condition that no message was added: ``size`` of a missing list fails in some implementations."""
+        count = len(self._old.mail)
+        if count:
+            update.when_there("mail", count - 1)
+        update.when_absent("mail", count)
+
+    # --- what is written
+
+    def _lease(self, update: Update) -> None:
+        old, new = self._old, self.new
+        if not self.record.exists:
+            update.set(VERSION, "v")
+        if new.owner != old.owner:
+            update.give(new.owner, "lease_owner")
+        if new.fence != old.fence:
+            update.set(new.fence, "fence")
+        if new.expires_ms != old.expires_ms or self._granted or self._freed:  # a beat may have changed it meanwhile
+            until = update.value(new.expires_ms)
+            if self.held and not self._granted and not self._freed:  # a renewal: R4
+                update.when(f"{update.name('expires_at')} <= {until}")
+            update.set_to(until, "expires_at")
+        if new.since_ms != old.since_ms:
+            update.set(new.since_ms, "since")
+        self._policy(update)
+        if new.origin != old.origin:
+            self._describe(update)
+        if new.tenure_end != old.tenure_end:
+            update.give(None if new.tenure_end is None else item.left_text(new.tenure_end), "left")
+            update.give(None if new.tenure_end is None else new.tenure_end.fence, "left_fence")
+
+    def _policy(self, update: Update) -> None:
+        if self.new.block != self._old.block:
+            update.give(self.new.block or None, "block")
+        if self.new.pauses_ms != self._old.pauses_ms:
+            update.give(item.pauses_text(self.new.pauses_ms), "pauses")
+
+    def _messages(self, update: Update) -> None:
+        old, new, added = self._old.mail, self.new.mail, self._added
+        kept = {message.id: message for message in new}
+        gone = [place for place, message in enumerate(old) if message.id not in kept]
+        changed = [place for place, message in enumerate(old) if kept.get(message.id, message) != message]
+        in_place = [*(message.id for message in old if message.id in kept), *(message.id for message in added)]
+        moved = in_place != [message.id for message in new]
+        for place in [*gone, *changed][:MAX_PLACES]:
+            update.when_is(old[place].id, "mail", place, "id")
+        if not new:
+            if old:
+                update.remove("mail")
+        elif moved or len(gone) + len(changed) > MAX_PLACES or (added and not old):
+            self._when_as_it_was(update, "edits")
+            self._when_no_more(update)
+            update.set_to(update.typed_value(self._whole_list()), "mail")
+        else:
+            for place in changed:
+                self._message(update, place, old[place], kept[old[place].id])
+            for place in gone:
+                update.remove("mail", place)
+            for place, message in enumerate(added, len(old)):
+                update.set(item.fields(message, head=False, stored=len(new)), "mail", place)
+        if self._mail_changed and not self._granted and not self._freed:
+            update.add(1, "edits")
+
+    def _message(self, update: Update, place: int, old: Stored, new: Stored) -> None:
+        """Write the differences; the delivery of the message that will be the head is written beside the list.
+
+        An attribute of a message is never removed: one that is zero now is written as zero.
+        """
+        head, stored = new.id == self.new.mail[0].id, len(self.new.mail)
+        before = item.fields(old, head=head, stored=stored)
+        after = dict.fromkeys(before, 0) | item.fields(new, head=head, stored=stored)
+        for name, value in after.items():
+            if before.get(name) != value:
+                update.set(value, "mail", place, name)
+
+    def _whole_list(self) -> Typed:
+        """Return the new list, each message with its stored attributes that this version does not know (M12)."""
+        stored = self.record.item.get("mail", {"L": []})["L"]
+        before = {message.id: stored[place]["M"] for place, message in enumerate(self._old.mail)}
+        written: list[Typed] = []
+        for place, message in enumerate(self.new.mail):
+            known = item.fields(message, head=place == 0, stored=len(self.new.mail))
+            foreign = {name: value for name, value in before.get(message.id, {}).items() if name not in item.FIELDS}
+            written.append({"M": foreign | typed(known)["M"]})
+        return {"L": written}
+
+    def _delivery_of_head(self, update: Update) -> None:
+        head = item.delivery(self.new.mail[0]) if self.new.mail else {"attempts": 0, "due": 0, "given": 0}
+        for name, value in head.items():
+            if value != self.record.number(f"head_{name}"):
+                update.give(value or None, f"head_{name}")
+
+    def _sets(self, update: Update) -> None:
+        stays = [trace for trace in self.record.inline(self.new.ended) if trace not in self.moved]
+        self._set(update, "ids", item.ids(self.new))
+        self._set(update, "ended", frozenset(map(traces.trace_text, stays)))
+        self._set(update, "recent", traces.recent(stays))
+        self._set(update, "tombs", traces.tombs(stays))
+        for outcome, name in traces.PAST.items():
+            before = text(self.record.item, name) or ""
+            after = traces.past(before, self.moved, outcome)
+            if after != before:
+                update.set(after, name)
+        bytes_more = item.inline_bytes(self.new.mail) - item.inline_bytes(self._old.mail)
+        if not self.new.mail and "inline_bytes" in self.record.item:
+            update.remove("inline_bytes")
+        elif bytes_more:
+            update.add(bytes_more, "inline_bytes")
+
+    def _set(self, update: Update, name: str, after: frozenset[str]) -> None:
+        """Make a set what it is to be. Elements that others add meanwhile stay, where it only grows or only shrinks.
+
+        Only a step that adds its own message does both to ``ids``, and it is refused if others add theirs.
+        """
+        before = elements(self.record.item, name)
+        if before - after and after - before:
+            update.set(after, name)
+        elif before - after:
+            update.delete(before - after, name)
+        elif after - before:
+            update.add(after - before, name)
+
+    def _index(self, update: Update, now_ms: int) -> None:
+        """Write the orphans' index and TTL. A renewal changes neither; a transfer only if it may end earlier."""
+        new, stored = self.new, self.record.item
+        if new.mail and not self._old.mail:
+            update.set(self.shard, "orphan_shard")
+        elif not new.mail and "orphan_shard" in stored:
+            update.remove("orphan_shard")
+        if self._freed:
+            update.set(self._orphans_from_ms(now_ms), "orphan_since")
+        elif self.beside and new.owner is None and self.record.number("orphan_since") > now_ms:
+            update.set(now_ms, "orphan_since")  # what is stored beside messages that pause is due at once
+        elif self._granted and not (self.held and self.record.number("orphan_since") <= new.expires_ms + self.skew_ms):
+            update.set(new.expires_ms + self.skew_ms, "orphan_since")
+        elif "orphan_since" not in stored:
+            update.set(now_ms, "orphan_since")
+        if new.owner is None and not new.mail:
+            update.set(seconds(now_ms) + item.IDLE_S, "expires_on")
+        elif "expires_on" in stored:
+            update.remove("expires_on")
+
+    def _describe(self, update: Update) -> None:
+        """Write what the origin says; what it lacks stays as it was."""
+        for name in item.DESCRIBED:
+            value = getattr(self.new.origin, name, None)
+            if value:
+                update.set(value, name)

@@ -1,0 +1,70 @@
+"""The names of a key's items in the table, and digests of names that are only compared."""
+
+import base64
+import hashlib
+
+LEASE = "lease"
+BODY = "body#"
+DEAD = "dead#"
+ENDED = "ended#"
+
+SHARDS = 8
+SHORT = 3  # characters of a short digest
+
+_MAX_SORT_KEY_BYTES = 1_024
+
+
+class Digest(str):
+    """A name shortened for comparison: 96 bits of its SHA-256."""
+
+    __slots__ = ()
+
+
+def digest(name: str) -> Digest:
+    """Return the digest of a name; a digest is returned unchanged."""
+    if isinstance(name, Digest):
+        return name
+    return Digest(base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()[:12]).decode())
+
+
+def short(name: str) -> str:
+    """Return the first 18 bits of a digest: two names with different ones differ, and one pair in 262,144 shares it."""
+    return digest(name)[:SHORT]
+
+
+def partition(prefix: str, key: str) -> str:
+    """Return the partition key of all items of a key."""
+    return f"{prefix}#{key}"
+
+
+def key_of(prefix: str, pk: str) -> str:
+    """Return the key of a partition key."""
+    return pk[len(prefix) + 1 :]
+
+
+def shard(prefix: str, number: int) -> str:
+    """Return the name of one partition of the orphans' index."""
+    return f"{prefix}#{number}"
+
+
+def shard_of(prefix: str, key: str) -> str:
+    """Return the partition of the orphans' index that has a key."""
+    return shard(prefix, hashlib.sha256(key.encode()).digest()[0] % SHARDS)
+
+
+def escaped(message_id: str) -> str:
+    """Return an id without ``#``, with ``%`` only before two hexadecimal digits, so that all ids stay different."""
+    found = message_id.replace("%", "%25").replace("#", "%23")
+    if len(found.encode()) > _MAX_SORT_KEY_BYTES - 64:
+        return f"%sha256.{hashlib.sha256(message_id.encode()).hexdigest()}"
+    return found
+
+
+def dead_names(message_id: str) -> str:
+    """Return the prefix of the sort keys of an id's dead letters, different for each id."""
+    return f"{DEAD}{escaped(message_id)}#"
+
+
+def dead_name(message_id: str, letter: str) -> str:
+    """Return the sort key of a dead letter."""
+    return f"{dead_names(message_id)}{letter}"

@@ -1,0 +1,421 @@
+"""The quick updates: each is sent without having read the record, so its condition contains all that the rule checks.
+
+If one is refused, the refusal shows the record, the rules decide on it, and ``change`` writes their decision.
+
+The texts depend on few things, and are built once for each combination; a slot stands for each value that a call
+brings itself.
+"""
+
+from functools import cache
+
+from incumbent.providers.dynamodb import item
+from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typed
+from incumbent.providers.dynamodb.expression import Request, Update
+from incumbent.providers.dynamodb.names import digest, short
+from incumbent.providers.dynamodb.traces import PAST, Outcome, trace_text
+from incumbent.rules import BEYOND, Ended, Stored, TenureEnd, kept_pauses
+from incumbent.values import Origin, Policy
+
+_DESCRIBED = tuple((name, f":{name}") for name in item.DESCRIBED)
+_NO_FENCE = 0
+
+
+def _text(value: str) -> Typed:
+    return {"S": str(value)}
+
+
+def _number(value: int) -> Typed:
+    return {"N": str(value)}
+
+
+# --- the lease
+
+
+def acquire(owner: str, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Request:
+    """R2: free or expired, by the strangers' edge, and no message died with its run (M6)."""
+    return _acquire().fill(_granting(owner, ttl_ms, now_ms, skew_ms))
+
+
+@cache
+def _acquire() -> Request:
+    update = Update()
+    _when_ours(update)
+    update.when(_free(update))
+    _when_head_is_fresh(update)
+    _grant(update)
+    return update.request("UPDATED_NEW")
+
+
+def renew(owner: str, fence: int | None, *, ttl_ms: int, now_ms: int, shows: bool) -> Request:
+    """Extend a live lease, and never bring its expiry forward (R4). ``shows``: answer with the record."""
+    values = {":until": _number(now_ms + ttl_ms)}
+    return _renew(fenced=fence is not None, shows=shows).fill(values | _holding(owner, fence, now_ms))
+
+
+@cache
+def _renew(*, fenced: bool, shows: bool) -> Request:
+    update = Update()
+    _when_held(update, fenced=fenced)
+    update.when(f"{update.name('expires_at')} <= :until")
+    update.set_to(":until", "expires_at")
+    return update.request("ALL_NEW" if shows else "NONE")
+
+
+def release(owner: str, *, now_ms: int) -> Request:
+    """Free the key (R5) if no message is stored, since then TTL may delete the record."""
+    left = TenureEnd(how="released", owner=owner, successor=None, fence=_NO_FENCE)
+    return _release().fill(_holding(owner, None, now_ms) | _freeing(left, now_ms))
+
+
+@cache
+def _release() -> Request:
+    update = Update()
+    _when_held(update, fenced=False)
+    update.when_absent("mail", 0)
+    _free_key(update)
+    return update.request("NONE")
+
+
+def transfer(owner: str, successor: str, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Request:
+    """R6: from a live owner to its successor, with a new fence, if there is no run that ends with it (M6)."""
+    left = TenureEnd(how="transferred", owner=owner, successor=successor, fence=_NO_FENCE)
+    return _transfer().fill(
+        {
+            **_holding(owner, None, now_ms),
+            ":left": _text(item.left_text(left)),
+            ":successor": _text(successor),
+            ":until": _number(now_ms + ttl_ms),
+            ":edge": _number(now_ms + ttl_ms + skew_ms),
+        }
+    )
+
+
+@cache
+def _transfer() -> Request:
+    update = Update()
+    _when_held(update, fenced=False)
+    _when_head_is_fresh(update)
+    following = f"{update.name('fence')} + {update.value(1)}"
+    update.set_to(following, "left_fence")
+    update.set_to(following, "fence")
+    for name, slot in (
+        ("left", ":left"),
+        ("lease_owner", ":successor"),
+        ("expires_at", ":until"),
+        ("since", ":now"),
+        ("orphan_since", ":edge"),
+    ):
+        update.set_to(slot, name)
+    return update.request("NONE")
+
+
+# --- the mailbox
+
+
+def claim(
+    owner: str,
+    message: Stored | None,
+    *,
+    shard: str,
+    policy: Policy,
+    ticket: str | None,
+    as_ticket: bool,
+    origin: Origin | None,
+    ttl_ms: int,
+    now_ms: int,
+    skew_ms: int,
+) -> Request:
+    """M1 on a free key with nothing odd: the id unknown, the head never delivered (M6).
+
+    The head, which may be the message itself, is delivered in the same update. Without a message the key is taken only
+    if one is stored, or from its ticket (M9).
+    """
+    redeems = ticket is not None and ticket != owner and message is None
+    values: dict[str, Typed] = _granting(owner, ttl_ms, now_ms, skew_ms) | _described(origin)
+    values[":claim"] = _text(short(owner))
+    if redeems:
+        values[":ticket"] = _text(ticket or "")
+    if message is not None:
+        values |= _appending(message, shard)
+    kept = None if as_ticket else item.pauses_text(kept_pauses(policy))
+    if kept is not None:
+        values[":pauses"] = _text(kept)
+    return _claim(
+        redeems=redeems,
+        as_ticket=as_ticket,
+        block=policy.on_error == "block",
+        pauses=kept is not None,
+        described=tuple(name for name, slot in _DESCRIBED if slot in values),
+        most=0 if message is None else min(policy.max_pending + BEYOND, item.FEW),
+        counts=":size" in values,
+    ).fill(values)
+
+
+@cache
+def _claim(
+    *, redeems: bool, as_ticket: bool, block: bool, pauses: bool, described: tuple[str, ...], most: int, counts: bool
+) -> Request:
+    """``most`` is how many messages may be stored then (M7), and zero of a claim without a message."""
+    update = Update()
+    _when_ours(update)
+    free = _free(update)
+    if redeems:
+        owned, until = update.name("lease_owner"), update.name("expires_at")
+        free = f"({free}) OR ({owned} = :ticket AND {until} > :free)"
+    update.when(free)
+    _when_claim_has_not_failed(update)
+    _when_head_is_fresh(update)
+    if not as_ticket:
+        update.set(1, "head_attempts")
+        update.set_to(_next_fence(update), "head_given")
+        update.give(block or None, "block")
+        if pauses:
+            update.set_to(":pauses", "pauses")
+        else:
+            update.remove("pauses")
+    _grant(update)
+    for name in described:
+        update.set_to(f":{name}", name)
+    if not most:
+        update.when_there("mail", 0)
+        return update.request()
+    update.when_absent("mail", most - 1)
+    _append(update, counts=counts)
+    return update.request("UPDATED_NEW")
+
+
+def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin | None, now_ms: int) -> Request:
+    """Store a message behind the holder of the key, or the last one (M1, case 5); the answer names it.
+
+    ``most`` is how many messages may be stored then (M7). If the last owner has left messages that pause, the update is
+    refused: the orphans' index would show this one only after the pause (M8).
+    """
+    values = {":now": _number(now_ms), ":claim": _text(short(owner)), **_appending(message, shard)}
+    if origin is not None and origin.target:
+        values |= {slot: value for slot, value in _described(origin).items() if slot in {":target", ":keyspace"}}
+    request = _append_behind(
+        most=most, target=":target" in values, keyspace=":keyspace" in values, counts=":size" in values
+    )
+    return request.fill(values)
+
+
+@cache
+def _append_behind(*, most: int, target: bool, keyspace: bool, counts: bool) -> Request:
+    update = Update()
+    _when_ours(update)
+    owned, since = update.name("lease_owner"), update.name("orphan_since")
+    shows = f"attribute_not_exists({since}) OR {since} <= :now"
+    update.when(f"attribute_exists({owned}) OR {shows}")
+    _when_claim_has_not_failed(update)
+    update.when_absent("mail", most - 1)
+    update.set(VERSION, "v")
+    update.set_to(f"if_not_exists({since}, :now)", "orphan_since")
+    update.remove("expires_on")
+    if target:
+        _offer(update, "target")
+    if keyspace:
+        _offer(update, "keyspace")
+    _append(update, counts=counts)
+    return update.request()
+
+
+def promise(place: int, message_id: str, origin: Origin | None) -> Request:
+    """Mark a message as promised, in the place where it was seen (M3)."""
+    update = Update()
+    _when_ours(update)
+    update.when_is(message_id, "mail", place, "id")
+    update.set(True, "mail", place, "promised")  # noqa: FBT003 - a value of the format
+    update.add(1, "edits")
+    if origin is None or not origin.target:
+        return update.request()
+    offered = {name: getattr(origin, name) for name in ("target", "keyspace") if getattr(origin, name)}
+    for name in offered:
+        _offer(update, name)
+    return update.request().fill({f":{name}": _text(value) for name, value in offered.items()})
+
+
+def settle(
+    owner: str,
+    message_id: str,
+    outcome: Outcome,
+    *,
+    fence: int,
+    policy: Policy,
+    inline: int,
+    now_ms: int,
+) -> Request:
+    """M2 where the only message is the one that is named, and its owner stored it itself: free the key.
+
+    Its body is in the record, and there is room for its trace among ``inline`` ones. ``failed``: it is dropped, as it
+    is not promised (M3).
+    """
+    trace = Ended(id=message_id, outcome=outcome, claimed_by=owner, fence=fence, at_ms=now_ms)
+    left = TenureEnd(how="settled", owner=owner, successor=None, fence=fence)
+    kept = item.pauses_text(kept_pauses(policy))
+    values = {
+        **_holding(owner, fence, now_ms),
+        **_freeing(left, now_ms),
+        ":id": _text(message_id),
+        ":by": _text(digest(owner)),
+        ":trace": {"SS": [trace_text(trace)]},
+        ":short": {"SS": [short(owner if outcome == "failed" else message_id)]},
+    }
+    if kept is not None:
+        values[":pauses"] = _text(kept)
+    return _settle(
+        drops=outcome == "failed", block=policy.on_error == "block", pauses=kept is not None, inline=inline
+    ).fill(values)
+
+
+@cache
+def _settle(*, drops: bool, block: bool, pauses: bool, inline: int) -> Request:
+    update = Update()
+    _when_held(update, fenced=True)
+    update.when(f"{update.name('mail', 0, 'id')} = :id")
+    update.when(f"{update.name('mail', 0, 'by')} = :by")
+    update.when_absent("mail", 0, "ref")
+    update.when_absent("mail", 1)
+    if drops:
+        update.when_absent("mail", 0, "promised")
+    ended = update.name("ended")
+    update.when(f"attribute_not_exists({ended}) OR size({ended}) < {update.value(inline)}")
+    _free_key(update)
+    for name in ("mail", "ids", "inline_bytes", "head_attempts", "head_given", "head_due", "orphan_shard"):
+        update.remove(name)
+    update.add_to(":trace", "ended")
+    update.add_to(":short", "tombs" if drops else "recent")
+    update.give(block or None, "block")
+    if pauses:
+        update.set_to(":pauses", "pauses")
+    else:
+        update.remove("pauses")
+    return update.request("NONE")
+
+
+# --- their parts
+
+
+def _when_ours(update: Update) -> None:
+    """Add the condition that the item does not exist, or has this version (M12)."""
+    update.when(f"attribute_not_exists({update.name('pk')}) OR {update.name('v')} = {update.value(VERSION)}")
+
+
+def _free(update: Update) -> str:
+    """Return the condition that the key is free for other callers (R3: expiry plus skew)."""
+    return f"attribute_not_exists({update.name('lease_owner')}) OR {update.name('expires_at')} <= :free"
+
+
+def _when_held(update: Update, *, fenced: bool) -> None:
+    """Add the condition that the owner's lease is live (R3), in the tenure of the fence if it is known (R2)."""
+    update.when_is(VERSION, "v")
+    update.when(f"{update.name('lease_owner')} = :owner")
+    update.when(f"{update.name('expires_at')} > :now")
+    if fenced:
+        update.when(f"{update.name('fence')} = :fence")
+
+
+def _holding(owner: str, fence: int | None, now_ms: int) -> dict[str, Typed]:
+    found = {":owner": _text(owner), ":now": _number(now_ms)}
+    if fence is not None:
+        found[":fence"] = _number(fence)
+    return found
+
+
+def _when_head_is_fresh(update: Update) -> None:
+    """M6: the head, if there is one, was never delivered and does not pause; so no message was given to the tenure.
+
+    A tenure is given the first that is due, and a fresh head would be.
+    """
+    for name in ("head_attempts", "head_due"):
+        update.when_absent(name)
+
+
+def _next_fence(update: Update) -> str:
+    """Return the next fence: one more than the last, or the clock's microseconds if there is none (R7)."""
+    return f"if_not_exists({update.name('fence')}, :clock) + {update.value(1)}"
+
+
+def _grant(update: Update) -> None:
+    update.set(VERSION, "v")
+    update.set_to(_next_fence(update), "fence")
+    for name, slot in (
+        ("lease_owner", ":owner"),
+        ("expires_at", ":until"),
+        ("since", ":now"),
+        ("orphan_since", ":edge"),
+    ):
+        update.set_to(slot, name)
+    for name in ("left", "left_fence", "expires_on"):
+        update.remove(name)
+
+
+def _granting(owner: str, ttl_ms: int, now_ms: int, skew_ms: int) -> dict[str, Typed]:
+    return {
+        ":owner": _text(owner),
+        ":now": _number(now_ms),
+        ":until": _number(now_ms + ttl_ms),
+        ":edge": _number(now_ms + ttl_ms + skew_ms),
+        ":free": _number(now_ms - skew_ms),
+        ":clock": _number(now_ms * 1_000),
+    }
+
+
+def _free_key(update: Update) -> None:
+    """Free the key, which has no message: TTL may delete its record one day."""
+    update.set_to(":left", "left")
+    update.set_to(update.name("fence"), "left_fence")
+    for name in ("expires_at", "since", "orphan_since"):
+        update.set_to(":now", name)
+    update.set_to(":ttl", "expires_on")
+    update.remove("lease_owner")
+
+
+def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:
+    return {":left": _text(item.left_text(left)), ":ttl": _number(seconds(now_ms) + item.IDLE_S)}
+
+
+def _when_claim_has_not_failed(update: Update) -> None:
+    """Add the condition that a late copy of a claim whose own message failed stores nothing (M3)."""
+    for name in ("tombs", PAST["failed"]):
+        update.when(f"NOT contains({update.name(name)}, :claim)")
+
+
+def _append(update: Update, *, counts: bool) -> None:
+    """Add a message whose id is not known (M5). ``counts``: its body stands in the record, if there is room."""
+    for name in ("ids", "recent", PAST["handled"], PAST["dead"]):
+        update.when(f"NOT contains({update.name(name)}, :short)")
+    mail = update.name("mail")
+    update.set_to(f"list_append(if_not_exists({mail}, {update.value([])}), :message)", "mail")
+    update.add_to(":ids", "ids")
+    update.set_to(":shard", "orphan_shard")
+    if counts:
+        inline = update.name("inline_bytes")
+        update.when(f"attribute_not_exists({inline}) OR {inline} <= :room")
+        update.add_to(":size", "inline_bytes")
+
+
+def _appending(message: Stored, shard: str) -> dict[str, Typed]:
+    found: dict[str, Typed] = {
+        # Never delivered: as a head its delivery stands beside the list.
+        ":message": {"L": [typed(item.fields(message, head=True))]},
+        ":short": _text(short(message.id)),
+        ":ids": {"SS": [short(message.id)]},
+        ":shard": _text(shard),
+    }
+    size = item.inline_bytes([message])
+    if size:
+        found[":size"] = _number(size)
+        found[":room"] = _number(item.INLINE_BYTES_A_KEY - size)
+    return found
+
+
+def _described(origin: Origin | None) -> dict[str, Typed]:
+    """Return what an origin says; what it lacks stays as it was."""
+    if origin is None:
+        return {}
+    return {slot: _text(value) for name, slot in _DESCRIBED if (value := getattr(origin, name))}
+
+
+def _offer(update: Update, name: str) -> None:
+    """Keep the caller's target if no owner has recorded one (M8)."""
+    update.set_to(f"if_not_exists({update.name(name)}, :{name})", name)

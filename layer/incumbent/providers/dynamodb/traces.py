@@ -1,0 +1,102 @@
+"""Traces of messages that left: the newest stand in the lease item, the older ones in pages, which are items too.
+
+A trace is evidence of a settle (R9: unknown outcome), and makes its id a duplicate (M5). A settle that finds
+``MAX_INLINE`` traces in the lease item moves them into a page, which it writes first, so a page holds only what has
+been in the lease item, and may be written twice. The lease item keeps short digests of all that is remembered. What
+they do not show was never seen, and no page is read; what they show is decided by the whole digests in the pages.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from incumbent.errors import StoredFormatUnknown
+from incumbent.providers.dynamodb.attributes import VERSION, Item, Value, check_version, seconds, text, typed
+from incumbent.providers.dynamodb.names import ENDED, SHORT, Digest, digest, short
+from incumbent.rules import REMEMBERED, Ended
+
+Outcome = Literal["handled", "dead", "failed"]
+
+MAX_INLINE = 10  # traces in the lease item; only a settle of more messages at once leaves more
+PAST: Mapping[Outcome, str] = {"handled": "past", "dead": "past_dead", "failed": "past_tombs"}
+
+_OUTCOMES: Mapping[str, Outcome] = {"h": "handled", "d": "dead", "f": "failed"}
+_DIGEST = len(digest(""))
+_NO_CLAIM = "." * _DIGEST
+_SPARE_S = 3_600  # a page outlives its window by so much
+
+
+def trace_text(trace: Ended) -> str:
+    """Return a trace as it is stored: outcome, digests of id and claim, fence, a dot, time."""
+    claim = digest(trace.claimed_by) if trace.claimed_by else _NO_CLAIM
+    return f"{trace.outcome[0]}{digest(trace.id)}{claim}{trace.fence:x}.{trace.at_ms:x}"
+
+
+def trace_of(stored: str, names: Mapping[str, str]) -> Ended:
+    """Read a trace. Digests of the given names become names again."""
+    message_id, claim = stored[1 : 1 + _DIGEST], stored[1 + _DIGEST : 1 + 2 * _DIGEST]
+    fence, at_ms = stored[1 + 2 * _DIGEST :].split(".")
+    return Ended(
+        id=names.get(message_id) or Digest(message_id),
+        outcome=_OUTCOMES[stored[0]],
+        claimed_by="" if claim == _NO_CLAIM else names.get(claim) or Digest(claim),
+        fence=int(fence, 16),
+        at_ms=int(at_ms, 16),
+    )
+
+
+def in_order(traces: Iterable[Ended]) -> tuple[Ended, ...]:
+    """Return traces, the oldest first: by tenure, and within one by its owner's clock."""
+    return tuple(sorted(traces, key=lambda trace: (trace.fence, trace.at_ms)))
+
+
+def counted(traces: Sequence[Ended]) -> tuple[Ended, ...]:
+    """Return the last traces of each outcome, as many as are remembered (M5)."""
+    counts: Counter[str] = Counter()
+    kept: list[Ended] = []
+    for trace in reversed(traces):
+        counts[trace.outcome] += 1
+        if counts[trace.outcome] <= REMEMBERED:
+            kept.append(trace)
+    return tuple(reversed(kept))
+
+
+def recent(traces: Iterable[Ended]) -> frozenset[str]:
+    """Return the value of ``recent``: short digests of handled and dead ids (M5)."""
+    return frozenset(short(trace.id) for trace in traces if trace.outcome != "failed")
+
+
+def tombs(traces: Iterable[Ended]) -> frozenset[str]:
+    """Return the value of ``tombs``: short digests of claims that must store nothing any more (M3)."""
+    return frozenset(short(trace.claimed_by) for trace in traces if trace.outcome == "failed")
+
+
+def past(before: str, moved: Iterable[Ended], outcome: Outcome) -> str:
+    """Return what ``past``, ``past_dead`` or ``past_tombs`` becomes when traces move into a page."""
+    names = (each.claimed_by if outcome == "failed" else each.id for each in moved if each.outcome == outcome)
+    return (before + "".join(map(short, names)))[-REMEMBERED * SHORT :]
+
+
+# --- pages
+
+
+def page_item(pk: str, moved: Sequence[Ended], window_ms: int) -> dict[str, Any]:
+    """Make the page of traces; its name depends on nothing but them."""
+    ended = " ".join(map(trace_text, moved))
+    found: dict[str, Value] = {
+        "pk": pk,
+        "sk": f"{ENDED}{moved[-1].fence:020d}#{digest(ended)}",
+        "v": VERSION,
+        "ended": ended,
+        "expires_on": seconds(max(trace.at_ms for trace in moved) + window_ms) + _SPARE_S,
+    }
+    return {name: typed(value) for name, value in found.items()}
+
+
+def texts_of(page: Item, *, key: str) -> list[str]:
+    """Return the traces of a page. Raises ``StoredFormatUnknown`` for a later version, or another shape (M12)."""
+    check_version(page, key=key)
+    found = text(page, "ended") if "S" in page.get("ended", {}) else None
+    if found is None:
+        raise StoredFormatUnknown(f"page {page['sk']['S']!r} of key {key!r} holds no traces", key=key)
+    return found.split(" ")

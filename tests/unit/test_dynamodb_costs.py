@@ -1,0 +1,220 @@
+"""What a call costs on DynamoDB, in requests, write units and bytes: all of it is counted, and none of it is timed."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+
+from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.dynamodb.attributes import size_of
+from incumbent.providers.dynamodb.names import LEASE, partition, short
+from incumbent.testing.clock import FakeClock
+from incumbent.values import Claimed, Duplicate, Message, Origin, Released
+from tests.simulation.dynamodb import Client, Refused, Table
+from tests.simulation.store import Asked
+
+T = TypeVar("T")
+
+TTL_MS = 30_000
+KEY = "chat:user-1234"
+ORIGIN = Origin(
+    keyspace="chat",
+    target="arn:aws:lambda:eu-central-1:123456789012:function:thread",
+    request_id="8f5a64f4-0b0e-4a3e-9d44-2f1f5b1c0000",
+    log_stream="2026/11/30/[$LATEST]0123456789abcdef0123456789abcdef",
+)
+
+
+class Meter(Client):
+    """A client of a table in memory that counts requests, answered bytes and written bytes."""
+
+    def __init__(self, table: Table, clock: FakeClock) -> None:
+        def way(operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T | Refused:
+            self.requests.append(operation)
+            return carry_out(Asked(call=operation), clock.now().wall_ms)
+
+        super().__init__(table, way)
+        self.table = table
+        self.requests: list[str] = []
+        self.answered: list[int] = []
+        self.units = 0
+        self.index_units = 0
+        self.unanswered = 0
+
+    def update_item(self, **request: Any) -> dict[str, Any]:
+        """Update an item; the larger of before and after is what DynamoDB charges."""
+        if self.unanswered:
+            self.unanswered -= 1
+            raise ReadTimeoutError(endpoint_url="unanswered")
+        before = self.table.get(request["Key"]) or {}
+        try:
+            answer = super().update_item(**request)
+        finally:
+            after = self.table.get(request["Key"]) or {}
+            self.units += _units(max(size_of(before), size_of(after)))
+            self.index_units += _index_units(before, after)
+        self.answered.append(len(json.dumps(answer)))
+        return answer
+
+    def put_item(self, **request: Any) -> dict[str, Any]:
+        """Write an item."""
+        self.units += _units(size_of(request["Item"]))
+        return super().put_item(**request)
+
+
+def _units(size: int) -> int:
+    """Write units: one for each begun KB."""
+    return math.ceil(size / 1_024)
+
+
+def _index_units(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+    """Writes of the orphans' index: one to add or remove a key or its projected attributes, two to move it."""
+
+    def entry(item: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        names = ("orphan_shard", "orphan_since", "target")
+        return tuple(item.get(name) for name in names) if "orphan_shard" in item else None
+
+    old, new = entry(before), entry(after)
+    if old == new:
+        return 0
+    return 2 if old is not None and new is not None and old[:2] != new[:2] else 1
+
+
+class Bench:
+    """A provider on a metered table."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.client = Meter(Table(), self.clock)
+        client: Any = self.client
+        self.provider = DynamoDBProvider(table_name="t", client=client, clock=self.clock)
+
+    def claim(self, number: int) -> Claimed:
+        """Claim the key, as an invocation does."""
+        self.clock.advance(1_000)
+        message = Message(id=f"7d5a64f4-0b0e-4a3e-9d44-2f1f5b1c{number:04d}", event={"text": "hello", "n": number})
+        answer = self.provider.claim(KEY, owner(number), TTL_MS, message, origin=ORIGIN)
+        assert isinstance(answer, Claimed)
+        return answer
+
+    def run(self, number: int) -> None:
+        """One uncontended run."""
+        given = self.claim(number)
+        ids = [message.id for message in given.messages]
+        settled = self.provider.settle(
+            KEY, given.owner, ttl_ms=TTL_MS, handled=ids, next_owner=f"{given.owner}+", fence=given.fence
+        )
+        assert settled == Released(remaining=0)
+
+    @property
+    def lease(self) -> Mapping[str, Any]:
+        """The lease item."""
+        return self.client.table.get({"pk": {"S": partition("incumbent", KEY)}, "sk": {"S": LEASE}}) or {}
+
+    def cost(self, call: Callable[[], object]) -> tuple[int, int, int]:
+        """Requests, write units of the table, and of the index."""
+        self.client.requests.clear()
+        self.client.units = self.client.index_units = 0
+        call()
+        return len(self.client.requests), self.client.units, self.client.index_units
+
+
+def owner(number: int) -> str:
+    """An owner string as the package makes it."""
+    return f"8f5a64f4-0b0e-4a3e-9d44-2f1f5b1c{number:04d}:abcdefghijkl"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A provider on a metered table."""
+    return Bench()
+
+
+@pytest.fixture(scope="module")
+def busy() -> Bench:
+    """A key whose window is full."""
+    made = Bench()
+    for number in range(300):
+        made.run(number)
+    return made
+
+
+@pytest.mark.parametrize(("runs", "most_bytes"), [(1, 1_024), (16, 1_280), (256, 2_048), (300, 2_048)])
+def test_lease_item_stays_small(bench: Bench, runs: int, most_bytes: int) -> None:
+    """M5: with a message in it, its owner, and the traces of so many runs."""
+    for number in range(runs):
+        bench.run(number)
+    bench.claim(runs)
+    assert size_of(bench.lease) <= most_bytes
+
+
+def test_small_run_costs_two_units_of_the_table_and_two_of_the_index(bench: Bench) -> None:
+    """M10: one for each write, which stays below 1 KB."""
+    bench.run(0)
+    assert bench.cost(lambda: bench.run(1)) == (2, 2, 2)
+
+
+def test_run_on_a_full_window_costs_four_units_and_each_tenth_seven(busy: Bench) -> None:
+    """M5, M10: two for each write; each tenth settle is refused first, and moves traces into a page."""
+    costs = [busy.cost(lambda number=number: busy.run(number)) for number in range(1_000, 1_020)]  # type: ignore[misc]
+    assert sorted(costs) == [(2, 4, 2)] * 18 + [(4, 7, 2)] * 2
+
+
+def test_renewal_on_a_full_window_costs_two_units_and_none_of_the_index(busy: Bench) -> None:
+    """R4, M8."""
+    given = busy.claim(2_000)
+    assert busy.cost(lambda: busy.provider.beat(KEY, given.owner, TTL_MS * 2, fence=given.fence)) == (1, 2, 0)
+    assert busy.cost(lambda: busy.provider.renew_lease(KEY, given.owner, TTL_MS * 3)) == (1, 2, 0)
+    busy.provider.settle(KEY, given.owner, ttl_ms=TTL_MS, handled=[given.messages[0].id], fence=given.fence)
+
+
+def test_claim_on_a_full_window_answers_with_less_than_a_kilobyte_and_a_settle_with_nothing(busy: Bench) -> None:
+    """M10: what the condition says already is not sent back."""
+    busy.client.answered.clear()
+    busy.run(3_000)
+    busy.run(3_001)
+    busy.client.answered.sort()
+    assert busy.client.answered[1] == len("{}")
+    assert busy.client.answered[-1] < 1_024 + 256
+
+
+def test_duplicate_of_an_id_in_a_page_is_one_read_more_and_no_write(busy: Bench) -> None:
+    """M5: the whole digests decide."""
+    again = Message(id=f"7d5a64f4-0b0e-4a3e-9d44-2f1f5b1c{250:04d}", event="late")
+    answer: list[Any] = []
+    cost = busy.cost(lambda: answer.append(busy.provider.claim(KEY, "late", TTL_MS, again)))
+    assert (answer, cost[0], cost[2]) == ([Duplicate(state="handled")], 2, 0)
+    assert busy.client.requests == ["UpdateItem", "Query"]
+
+
+def test_id_that_shares_its_short_digest_with_another_is_stored(busy: Bench) -> None:
+    """M5: it costs a read and a write more, and never a message."""
+    known = busy.lease["past"]["S"]
+    shorts = {known[at : at + 3] for at in range(0, len(known), 3)}
+    new = next(name for number in range(1_000_000) if short(name := f"new-{number}") in shorts)
+    given = busy.provider.claim(KEY, "other", TTL_MS, Message(id=new, event=1))
+    assert isinstance(given, Claimed)
+    settled = busy.provider.settle(KEY, "other", ttl_ms=TTL_MS, handled=[new], fence=given.fence)
+    assert settled == Released(remaining=0)
+    assert busy.provider.find(KEY, new) == "handled"
+
+
+def test_find_reads_the_pages_only_of_ids_that_may_be_there(busy: Bench) -> None:
+    """M5."""
+    assert busy.cost(lambda: busy.provider.find(KEY, "never seen"))[0] == 1
+    assert busy.provider.find(KEY, f"7d5a64f4-0b0e-4a3e-9d44-2f1f5b1c{250:04d}") == "handled"
+
+
+def test_settle_in_doubt_finds_its_trace_in_a_page(bench: Bench) -> None:
+    """R9: so many runs came before the second try that the trace has left the lease item."""
+    given = bench.claim(0)
+    handled = [given.messages[0].id]
+    bench.provider.settle(KEY, given.owner, ttl_ms=TTL_MS, handled=handled, fence=given.fence)
+    for number in range(1, 30):
+        bench.run(number)
+    bench.client.unanswered = 1
+    settled = bench.provider.settle(KEY, given.owner, ttl_ms=TTL_MS, handled=handled, fence=given.fence)
+    assert settled == Released(remaining=0)
