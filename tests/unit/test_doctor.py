@@ -185,10 +185,11 @@ def test_waiting_keys_and_keyspaces_are_listed(durable: ValkeyServer, bare: Any)
     assert bad(checks) == {}
     assert "2 for the sweeper, by keyspace: orders (2)" in checks["waiting keys"].found
     assert "orders, threads" in checks["keyspaces"].found
-    bare.hset("{doctor-test:lease:orders/a}:state", "v", "99")
+    bare.delete("{doctor-test:lease:orders/a}:state")
+    bare.rpush("{doctor-test:lease:orders/a}:state", "of another program")
     checks = by_name(examine_store(environment))
     assert bad(checks) == {"formats": "failed"}
-    assert "99" in checks["formats"].found
+    assert "orders/a" in checks["formats"].found
     store.close()
 
 
