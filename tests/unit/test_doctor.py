@@ -105,6 +105,21 @@ def test_smallest_rights_suffice(durable: ValkeyServer, bare: Any) -> None:
     assert "+info" in checks["server"].found
 
 
+def test_smallest_rights_suffice_in_a_cluster(valkey_cluster: ValkeyServer) -> None:
+    """The same ones, and nothing of the doctor's key stays there either."""
+    bare: Any = redis.Redis.from_url(valkey_cluster.url)
+    bare.execute_command("ACL", "SETUSER", "u", "reset", "on", f">{PASSWORD}", *acl_rules("doctor-test").split())
+    url = f"redis://u:{PASSWORD}@127.0.0.1:{valkey_cluster.port}/0?cluster=true"
+    try:
+        assert bad(by_name(examine_store(on_redis(url)))) == {
+            f"server of 127.0.0.1:{valkey_cluster.port}": "not checked"
+        }
+        assert bare.keys("*doctor-test*") == []
+    finally:
+        bare.execute_command("ACL", "DELUSER", "u")
+        bare.close()
+
+
 def test_every_command_that_is_missing_is_noticed(durable: ValkeyServer, bare: Any) -> None:
     """A user without one of the documented commands: a call has failed, and names it."""
     for command in set(COMMANDS) - {"select"}:  # that is for a database other than 0
