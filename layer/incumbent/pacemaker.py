@@ -103,6 +103,7 @@ class Pacemaker:
                     del self._due[heart]
                     raise
             elif self._sleeps_until is None or due.mono_ms < self._sleeps_until.mono_ms:
+                self._sleeps_until = due
                 self._wake.set()
 
     def remove(self, heart: Heart) -> None:
@@ -151,9 +152,14 @@ class Pacemaker:
                 if not resting and not self._stays:
                     self._keeper = None
                     return None
+                now = self._clock.now()
                 first = min(resting, key=lambda heart: self._due[heart].mono_ms, default=None)
-                self._sleeps_until = None if first is None else self._due[first]
-                wait_ms = None if first is None else self._clock.now().until(self._due[first])
+                if first is not None:
+                    self._sleeps_until = self._due[first]
+                elif self._sleeps_until is not None and now.until(self._sleeps_until) <= 0:
+                    self._sleeps_until = None
+                # Without a run it sleeps on until then, so that the next runs need not wake it.
+                wait_ms = None if self._sleeps_until is None else now.until(self._sleeps_until)
                 if first is not None and wait_ms is not None and wait_ms <= 0:
                     self._flights[first] = _Flight(self._make_event())
                     self._keeper = None

@@ -17,7 +17,6 @@ counted as delivered in it. What a tenure was given and did not settle, its run 
 and until then the message counts as if it had. So no message was ever given to a tenure before the last.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -276,7 +275,10 @@ def kept_pauses(policy: Policy) -> tuple[int, ...]:
 
 def _note(state: KeyState, policy: Policy) -> KeyState:
     """Note with the key what ends its runs."""
-    return replace(state, block=policy.on_error == "block", pauses_ms=kept_pauses(policy))
+    block, pauses_ms = policy.on_error == "block", kept_pauses(policy)
+    if (block, pauses_ms) == (state.block, state.pauses_ms):
+        return state
+    return replace(state, block=block, pauses_ms=pauses_ms)
 
 
 def _running(state: KeyState) -> list[str]:
@@ -323,6 +325,8 @@ def _trace(state: KeyState, message: Stored, outcome: Literal["handled", "dead",
 
 def _change(state: KeyState, ids: Iterable[str], change: Callable[[Stored], Stored]) -> KeyState:
     chosen = frozenset(ids)
+    if not chosen:
+        return state
     return replace(
         state,
         mail=tuple(change(message) if message.id in chosen else message for message in state.mail),
@@ -347,14 +351,27 @@ def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
-    """Remove traces older than the window, and all but the last 256 of each outcome (M5)."""
-    counts: Counter[str] = Counter()
+    """Remove the oldest traces: those older than the window, and all but the last 256 of each outcome (M5)."""
+    kept = state.ended
+    while kept and now_ms - kept[0].at_ms >= window_ms:
+        kept = kept[1:]
+    if len(kept) > REMEMBERED:
+        kept = _newest(kept)
+    return state if len(kept) == len(state.ended) else replace(state, ended=kept)
+
+
+def _newest(traces: tuple[Ended, ...]) -> tuple[Ended, ...]:
+    """The last 256 of each outcome. Mostly the first one is too many, and the rest is not looked at one by one."""
+    outcomes = [trace.outcome for trace in traces]
+    spare = {outcome: outcomes.count(outcome) - REMEMBERED for outcome in set(outcomes)}
     kept: list[Ended] = []
-    for trace in reversed(state.ended):
-        counts[trace.outcome] += 1
-        if now_ms - trace.at_ms < window_ms and counts[trace.outcome] <= REMEMBERED:
+    for place, trace in enumerate(traces):
+        if max(spare.values()) <= 0:
+            return (*kept, *traces[place:])
+        spare[trace.outcome] -= 1
+        if spare[trace.outcome] < 0:
             kept.append(trace)
-    return replace(state, ended=tuple(reversed(kept)))
+    return tuple(kept)
 
 
 def _granted(state: KeyState, now_ms: int) -> Granted:
@@ -447,7 +464,9 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
 
     if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
         return _claim_again(_with_target(state, origin), now_ms, message, policy, as_ticket=as_ticket)
-    for trace in state.ended:
+    message_id = None if message is None else message.id
+    traces = [each for each in state.ended if each.claimed_by == owner or each.id == message_id]  # of many, few
+    for trace in traces:
         if trace.outcome == "failed" and trace.claimed_by == owner and now_ms - trace.at_ms < policy.window_ms:
             return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
     if message is None:
@@ -458,7 +477,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, "nothing due"
         return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, skew_ms=skew_ms)
 
-    for trace in reversed(state.ended):  # (2) handled or dead within the window; the latest counts
+    for trace in reversed(traces):  # (2) handled or dead within the window; the latest counts
         if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
             if trace.claimed_by == owner:  # routed by this very claim, and finished since (R8)
                 return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
@@ -500,7 +519,9 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     bounded = len(state.mail) >= policy.max_pending and policy.on_error == "block" and not as_ticket
     if bounded and not _has_work(_note(state, policy), now_ms, policy, skew_ms):
         return state, "full"
-    mine = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
+    mine = replace(
+        state, mail=(*state.mail, message if message.promised == as_ticket else replace(message, promised=as_ticket))
+    )
     return _own(
         mine,
         now_ms,
@@ -518,6 +539,8 @@ def described(known: Origin | None, origin: Origin | None) -> Origin | None:
     """Return the caller's origin, each field with its latest value; a missing field was never given."""
     if known is None or origin is None:
         return known or origin
+    if origin.keyspace and origin.target and origin.request_id and origin.log_stream:
+        return origin
     return Origin(
         keyspace=origin.keyspace or known.keyspace,
         target=origin.target or known.target,

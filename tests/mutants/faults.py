@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         "handled ids are never forgotten (M5, H59)",
         RULES_PY,
-        "counts[trace.outcome] <= REMEMBERED:",
-        "counts[trace.outcome] <= 1_000_000:",
+        "    if len(kept) > REMEMBERED:\n",
+        "    if len(kept) > 1_000_000:\n",
         (MEMORY,),
     ),
     Mutant(

@@ -548,3 +548,21 @@ def test_state_is_frozen() -> None:
     with pytest.raises(AttributeError):
         state.owner = "B"  # type: ignore[misc]
     assert replace(state, ended=(Ended(id="x", outcome="dead", claimed_by="A", fence=1, at_ms=NOW),)).ended
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_newest_traces_of_each_outcome_are_kept_in_order(seed: int) -> None:
+    """M5: what a count of each outcome from the end would keep, however many are too many."""
+    chance = random.Random(seed)  # noqa: S311 - the same traces each time
+    outcomes = chance.choices(["handled", "dead", "failed"], [6, 1, chance.choice((0, 3))], k=chance.randint(0, 900))
+    traces = tuple(
+        rules.Ended(id=f"m{number}", outcome=outcome, claimed_by="A", fence=number, at_ms=number)  # type: ignore[arg-type]
+        for number, outcome in enumerate(outcomes)
+    )
+    expected = [each for each in traces if outcomes[each.fence :].count(each.outcome) <= rules.REMEMBERED]
+    state = replace(rules.KeyState(), ended=traces)
+    assert list(rules._forget(state, 0, 1_000_000).ended) == expected  # noqa: SLF001 - no answer shows it
+    gone = chance.randint(0, 900)
+    assert rules._forget(state, 1_000 + gone, 1_000).ended == tuple(  # noqa: SLF001 - as above
+        each for each in expected if each.at_ms > gone
+    )
