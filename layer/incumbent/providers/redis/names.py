@@ -1,5 +1,6 @@
 """The names of a key's records: its lease, which other programs may use too, and the companions in its hash slot."""
 
+import functools
 from dataclasses import dataclass
 
 from incumbent.errors import ConfigurationError
@@ -42,13 +43,7 @@ class Names:
 
     def of(self, key: str, count: int = 1 + len(COMPANIONS)) -> list[bytes]:
         """Return the names of the lease and its companions, the first ``count`` in the order of every script's KEYS."""
-        written = key
-        if not _ESCAPED.isdisjoint(key):
-            for letter, code in _WRITTEN.items():
-                written = written.replace(letter, code)
-        lease = f"{self.prefix}:lease:{written}".encode()
-        slot = b"{" + lease + b"}:"
-        return [lease, *[slot + companion for companion in _ENCODED[: count - 1]]]
+        return _names(self.prefix, key)[:count]
 
     def pattern(self, companion: str) -> str:
         """Return the glob that matches this companion of any key, for SCAN."""
@@ -65,3 +60,14 @@ class Names:
         for letter, code in reversed(_WRITTEN.items()):
             key = key.replace(code, letter)
         return key if key and name in self.of(key) else None
+
+
+@functools.lru_cache(maxsize=64)  # a run makes several calls for its key
+def _names(prefix: str, key: str) -> list[bytes]:
+    written = key
+    if not _ESCAPED.isdisjoint(key):
+        for letter, code in _WRITTEN.items():
+            written = written.replace(letter, code)
+    lease = f"{prefix}:lease:{written}".encode()
+    slot = b"{" + lease + b"}:"
+    return [lease, *[slot + companion for companion in _ENCODED]]

@@ -1,5 +1,6 @@
 """Requests to one Redis or Valkey server or cluster: which client sends them, tries, and searches for keys."""
 
+import functools
 import os
 import threading
 import warnings
@@ -27,6 +28,7 @@ from incumbent.retry import call_with_retry, check_wait, search_is_over, wait_ms
 SCAN_COUNT = 1_000
 
 _CLIENT_WAITS_MS = 1_000
+_wait_ms = functools.lru_cache(maxsize=16)(wait_ms)
 _SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or less, or a URL without one"
 
 Argument: TypeAlias = str | bytes | int | Callable[[bool], bytes]
@@ -97,7 +99,7 @@ class Server:
 
         def send(number: int, sent: Moment) -> tuple[Moment, Any]:
             client = self._reach(ttl_ms)
-            told = [_told(argument, number > 1) for argument in arguments]
+            told = [each if type(each) is bytes else _told(each, number > 1) for each in arguments]
             try:
                 return sent, self._send(client, "EVALSHA", code.sha, code.names, *keys, *told)
             except NoScriptError:
@@ -166,7 +168,7 @@ class Server:
             call=call,
             key=key,
             ttl_ms=ttl_ms,
-            waits_ms=wait_ms(ttl_ms) if self._set_wait_ms is None else self._set_wait_ms,
+            waits_ms=_wait_ms(ttl_ms) if self._set_wait_ms is None else self._set_wait_ms,
             errors=ERRORS,
             classify_error=classify_error,
             first_try=self._first_try,
@@ -194,7 +196,7 @@ class Server:
         """Return what sends commands, made at its first use. Check once whether its server may evict leases."""
         client = self._client
         if client is None:
-            waits = wait_ms(None if self._set_wait_ms is not None else ttl_ms)
+            waits = _wait_ms(None if self._set_wait_ms is not None else ttl_ms)
             client = self._ours.get(waits)
             if client is None:
                 with self._lock:
@@ -216,11 +218,11 @@ class Server:
 
 def _told(argument: Argument, repeated: bool) -> bytes:  # noqa: FBT001 - given by position, as everything here
     """Encode an argument for a script."""
-    if isinstance(argument, bytes):
-        return argument
     if isinstance(argument, str):
         return argument.encode(errors="backslashreplace")
-    return b"%d" % argument if isinstance(argument, int) else argument(repeated)
+    if isinstance(argument, int):
+        return b"%d" % argument
+    return argument if isinstance(argument, bytes) else argument(repeated)
 
 
 def _never_repeating(url: str, waits: int, credentials: CredentialProvider | None) -> dict[str, Any]:

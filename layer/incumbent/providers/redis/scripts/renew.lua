@@ -10,7 +10,7 @@ mail.load_held()
 mail.adopt(ttl, fence)
 local waiting = mail.count_due()
 if mail.refusal then return sure(mail.refusal) end
-lease.begin()
+if not (lease.command and was_ours) then lease.begin() end -- else the first write is PEXPIRE, which needs no memory
 if not was_ours then mail.write_held() end
 lease.write()
 return 'renewed ' .. int(state.fence) .. ' ' .. lease.pttl .. ' ' .. waiting
