@@ -17,7 +17,7 @@ POLICY = Policy(max_pending=1_000)
 ORIGIN = Origin(keyspace="app", target="arn:aws:lambda:eu-central-1:123456789012:function:orders:live", request_id="r")
 
 
-class Counter:
+class CountingServer:
     """A provider on a server of its own, and what that server counts."""
 
     def __init__(self, server: servers.ValkeyServer) -> None:
@@ -55,10 +55,10 @@ class Counter:
 
 
 @pytest.fixture(scope="module")
-def counter() -> Iterator[Counter]:
+def counter() -> Iterator[CountingServer]:
     """A server that knows all scripts."""
     with servers.valkey() as server:
-        found = Counter(server)
+        found = CountingServer(server)
         for name in ("acquire", "release", "renew", "claim", "settle", "take"):
             found.bare.script_load(script(name).text)
         found.provider.get_lease_owner("k")
@@ -70,7 +70,7 @@ def counter() -> Iterator[Counter]:
 class TestUncontended:
     """The lease, the record that decides, and the index of what is stored; nothing else."""
 
-    def test_acquire_and_release(self, counter: Counter) -> None:
+    def test_acquire_and_release(self, counter: CountingServer) -> None:
         """Two reads and two writes each, and the time."""
         counter.provider.acquire_lease("lease", "A", TTL_MS)
         counter.provider.release_lease("lease", "A")
@@ -81,14 +81,14 @@ class TestUncontended:
         assert released == {"get": 2, "time": 1, "del": 1, "set": 1}
         assert sent <= 250
 
-    def test_refused_acquire_reads_the_lease_alone(self, counter: Counter) -> None:
+    def test_refused_acquire_reads_the_lease_alone(self, counter: CountingServer) -> None:
         """Its owner and its end; and a write that changes nothing, which a replica would refuse."""
         counter.provider.acquire_lease("held", "A", TTL_MS)
         refused, sent = counter.cost(lambda: counter.provider.acquire_lease("held", "B", TTL_MS))
         assert refused == {"get": 1, "pttl": 1, "zrem": 1}
         assert sent <= 250
 
-    def test_claim_and_settle(self, counter: Counter) -> None:
+    def test_claim_and_settle(self, counter: CountingServer) -> None:
         """Two reads and three writes each, and the time; a new key's first claim looks whether it is new."""
         first, _ = counter.cost(lambda: counter.claim("run", "A", 1, origin=ORIGIN))
         assert first == {"get": 2, "time": 1, "zcard": 1, "zadd": 1, "set": 2}
@@ -99,7 +99,7 @@ class TestUncontended:
         assert claimed == {"get": 2, "time": 1, "zadd": 1, "set": 2}
         assert sent <= 650
 
-    def test_beat_while_nothing_waits(self, counter: Counter) -> None:
+    def test_beat_while_nothing_waits(self, counter: CountingServer) -> None:
         """The lease's end, too."""
         counter.claim("beating", "A", 1)
         found, _ = counter.cost(lambda: counter.provider.beat("beating", "A", TTL_MS))
@@ -110,7 +110,9 @@ class TestWaiting:
     """What waits costs those that do not run it nothing."""
 
     @pytest.mark.parametrize("waiting", [10, 900])
-    def test_settle_finds_the_next_message_whatever_waits_behind_it(self, counter: Counter, waiting: int) -> None:
+    def test_settle_finds_the_next_message_whatever_waits_behind_it(
+        self, counter: CountingServer, waiting: int
+    ) -> None:
         """M4: as many commands, whose answers do not grow."""
         key = f"draining/{waiting}"
         counter.fill(key, waiting)
@@ -127,14 +129,14 @@ class TestWaiting:
             assert sent <= 600
 
     @pytest.mark.parametrize("waiting", [10, 900])
-    def test_beat_counts_what_waits_without_reading_it(self, counter: Counter, waiting: int) -> None:
+    def test_beat_counts_what_waits_without_reading_it(self, counter: CountingServer, waiting: int) -> None:
         """R4: a renewal of a busy key."""
         counter.fill(f"busy/{waiting}", waiting)
         found, _ = counter.cost(lambda: counter.provider.beat(f"busy/{waiting}", "owner", TTL_MS))
         assert sum(found.values()) <= 10
         assert "hmget" not in found
 
-    def test_traces_move_to_their_record_rarely(self, counter: Counter) -> None:
+    def test_traces_move_to_their_record_rarely(self, counter: CountingServer) -> None:
         """M5: once for sixteen runs, and their removal is as rare; a claim looks one up in one read."""
         commands = 0
         for number in range(320):

@@ -1242,8 +1242,11 @@ class TestRequests:
 
     def test_uncontended_run_is_two_requests(self, box: Box) -> None:
         """M10: claim and settle."""
-        box.claim("A", 1)
+        box.claim("A", 1)  # which brings the scripts, if no other test has
         box.settle("A", handled=["m1"])
+        box.client.sent.clear()
+        box.claim("B", 2)
+        box.settle("B", handled=["m2"])
         assert len(box.client.sent) == 2
 
     def test_lost_settle_is_one_request(self, box: Box) -> None:
@@ -1508,6 +1511,32 @@ class TestErrors:
             assert provider.get_lease_owner("k") is None
             assert provider.acquire_lease("k", "B", TTL_MS).acquired
             provider.close()
+
+    def test_connection_that_was_closed_while_it_was_idle_costs_no_try(self) -> None:
+        """As after a freeze: it is looked at, and made again, before the request is sent."""
+        with servers.valkey() as server:
+            clock = Clock(lambda: pytest.fail("a second try"))
+            provider = RedisProvider(url=server.url, clock=clock)
+            provider.acquire_lease("k", "A", TTL_MS)
+            with redis.Redis(port=server.port) as bare:
+                bare.client_kill_filter(_type="normal", skipme=True)
+            clock.advance(60_000)
+            assert provider.get_lease_owner("k") == "A"
+            provider.close()
+
+    def test_child_process_makes_connections_of_its_own(self, valkey_server: ValkeyServer) -> None:
+        """H14: its parent's would mix their answers."""
+        name = unique_prefix()
+        provider = RedisProvider(url=f"{valkey_server.url}?client_name={name}", key_prefix=name)
+        provider.acquire_lease("k", "A", TTL_MS)
+        child = os.fork()
+        if not child:
+            os._exit(0 if provider.get_lease_owner("k") == "A" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert provider.get_lease_owner("k") == "A"
+        with redis.Redis(port=valkey_server.port) as bare:
+            assert sum(each["name"] == name for each in bare.client_list()) == 1
+        provider.close()
 
     def test_wrong_password_is_said_at_once_and_kept_to_itself(self) -> None:
         """The message holds neither it nor the URL."""

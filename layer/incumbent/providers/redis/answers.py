@@ -11,7 +11,7 @@ from incumbent.values import Message
 
 
 @dataclass(slots=True)
-class Answer:
+class ScriptAnswer:
     """An answer: when its try was sent, its first word, the numbers or words after that, and what else came."""
 
     sent: Moment
@@ -20,7 +20,7 @@ class Answer:
     more: Sequence[Any]
 
 
-def read(sent: Moment, raw: Any, *, call: str, key: str) -> Answer:
+def read(sent: Moment, raw: Any, *, call: str, key: str) -> ScriptAnswer:
     """Read an answer.
 
     Raises ``StoredFormatUnknown`` where a script has refused records, and ``LeaseUnavailable`` for what none answers.
@@ -38,7 +38,7 @@ def read(sent: Moment, raw: Any, *, call: str, key: str) -> Answer:
             "edit by hand; it was left as it is. Look at the lease and its companions, and remove what is left of them",
             key=key,
         )
-    return Answer(sent=sent, word=word, numbers=numbers, more=more)
+    return ScriptAnswer(sent=sent, word=word, numbers=numbers, more=more)
 
 
 def text(value: bytes) -> str:
@@ -46,7 +46,7 @@ def text(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
 
 
-def holder(answer: Answer) -> str | None:
+def holder(answer: ScriptAnswer) -> str | None:
     """Return the owner that an answer names; ``None`` if the key has none."""
     return text(answer.more[0]) or None
 

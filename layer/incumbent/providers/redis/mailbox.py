@@ -8,9 +8,9 @@ from typing import cast
 from incumbent.clock import Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import IncumbentError, StoredFormatUnknown
-from incumbent.providers.redis.answers import Answer, dead_messages, holder, lives, messages, senseless, text
+from incumbent.providers.redis.answers import ScriptAnswer, dead_messages, holder, lives, messages, senseless, text
 from incumbent.providers.redis.requests import Requests
-from incumbent.providers.redis.server import Argument, Place
+from incumbent.providers.redis.server import Argument, ScanPlace
 from incumbent.providers.shared import check_claim, check_settle, in_doubt, lease_lost, mailbox_full
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.rules import BEYOND, kept_pauses, shared
@@ -37,7 +37,7 @@ from incumbent.values import (
 class Mailboxes(Requests):
     """A mailbox in Redis."""
 
-    _sought: Place
+    _sought: ScanPlace
 
     def claim(
         self,
@@ -263,7 +263,7 @@ class Mailboxes(Requests):
             raise StoredFormatUnknown.of(skipped)
 
 
-def _own(answer: Answer, owner: str, ttl_ms: int, message_id: str, body: str | None) -> Claimed:
+def _own(answer: ScriptAnswer, owner: str, ttl_ms: int, message_id: str, body: str | None) -> Claimed:
     """Return what the answer to a claim says whose own message is the only one, and given as it was sent."""
     fence, pttl, now = map(int, answer.numbers)
     return Claimed(
@@ -276,7 +276,7 @@ def _own(answer: Answer, owner: str, ttl_ms: int, message_id: str, body: str | N
     )
 
 
-def _claimed(answer: Answer, key: str, owner: str, ttl_ms: int, policy: Policy) -> Claim:
+def _claimed(answer: ScriptAnswer, key: str, owner: str, ttl_ms: int, policy: Policy) -> Claim:
     """Return what the answer to a claim says."""
     match answer.word:
         case b"claimed":

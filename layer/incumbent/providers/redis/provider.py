@@ -7,7 +7,7 @@ from incumbent.providers.redis.archive import Archives
 from incumbent.providers.redis.clients import Client
 from incumbent.providers.redis.leases import Leases
 from incumbent.providers.redis.mailbox import Mailboxes
-from incumbent.providers.redis.server import Place
+from incumbent.providers.redis.server import ScanPlace
 
 
 class RedisProvider(Leases, Mailboxes, Archives):
@@ -54,4 +54,4 @@ class RedisProvider(Leases, Mailboxes, Archives):
         the URL or in the client (redis-py's default is 5 seconds).
         """
         super().__init__(url=url, client=client, password=password, key_prefix=key_prefix, clock=clock)
-        self._sought = Place()
+        self._sought = ScanPlace()

@@ -5,11 +5,11 @@ from functools import partial
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
-from incumbent.providers.redis.answers import Answer, read, unreadable
+from incumbent.providers.redis.answers import ScriptAnswer, read, unreadable
 from incumbent.providers.redis.clients import Client
 from incumbent.providers.redis.explanations import is_odd_record
 from incumbent.providers.redis.names import Names
-from incumbent.providers.redis.server import Argument, Place, Server
+from incumbent.providers.redis.server import Argument, ScanPlace, Server
 
 
 def repeated(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`
@@ -48,7 +48,7 @@ class Requests:
         call: str,
         ttl_ms: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Answer:
+    ) -> ScriptAnswer:
         """Run a script on a key, and return its answer. Raises ``LeaseUnavailable`` and ``StoredFormatUnknown``."""
         names = partial(self._names.of, key)
         sent, raw = self._server.run(name, names, arguments, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at)
@@ -56,7 +56,7 @@ class Requests:
 
     def _read(
         self, name: str, key: str, skipped: list[IncumbentError], *arguments: Argument, call: str
-    ) -> Answer | None:
+    ) -> ScriptAnswer | None:
         """Run a script that reads one key of many. A key that cannot be read is noted in ``skipped``."""
         try:
             return self._run(name, key, *arguments, call=call)
@@ -76,7 +76,7 @@ class Requests:
             for message_id, version in zip(odd[::2], odd[1::2], strict=True)
         ]
 
-    def _keys_with(self, companion: str, *, call: str, place: Place | None = None) -> Iterator[str]:
+    def _keys_with(self, companion: str, *, call: str, place: ScanPlace | None = None) -> Iterator[str]:
         """Find the keys that have this companion."""
         for name in self._server.scan(self._names.pattern(companion), call=call, place=place):
             key = self._names.key_of(name, companion)

@@ -36,7 +36,7 @@ Argument: TypeAlias = str | bytes | int | Callable[[bool], bytes]
 
 
 @dataclass(slots=True)
-class Place:
+class ScanPlace:
     """Where a search of all keys has stopped: at which primary, with which cursor."""
 
     node: int = 0
@@ -112,13 +112,13 @@ class Server:
         """Refuse a ttl that is shorter than the wait that the URL or the client sets."""
         check_wait(self._set_wait_ms, ttl_ms, advice=_SHORTER_WAIT)
 
-    def scan(self, pattern: str, *, call: str, place: Place | None = None) -> Iterator[bytes]:
+    def scan(self, pattern: str, *, call: str, place: ScanPlace | None = None) -> Iterator[bytes]:
         """Find names by SCAN on every primary, each once; never blocks the server for long.
 
         A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``. ``place`` is where to
         begin, and where the search has stopped when it took too long (`incumbent.retry.search_until`).
         """
-        place = place or Place()
+        place = place or ScanPlace()
         seen: set[bytes] = set()
         nodes = list(enumerate(self._ask(lambda *_: primaries(self._reach()), call=call, key=pattern)))
         begins = place.node % len(nodes)
