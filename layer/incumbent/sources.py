@@ -156,9 +156,8 @@ def _records(event: Mapping[str, Any]) -> list[Any] | None:
     return None
 
 
-_GROUPING = frozenset(  # as AWS' pages and Powertools' samples have them
-    {"aws:kafka", "SelfManagedKafka", "aws:SelfManagedKafka", "aws:mq", "aws:amq", "aws:rmq"}
-)
+# As AWS' pages and Powertools' samples have them.
+_GROUPING = ("aws:kafka", "SelfManagedKafka", "aws:SelfManagedKafka", "aws:mq", "aws:amq", "aws:rmq")
 
 
 def _record(event: Mapping[str, Any]) -> Source:

@@ -978,6 +978,44 @@ def test_own_message_gets_its_calls_arguments_whatever_is_in_it(shop: Shop, even
     assert ran == [(json.loads(json.dumps(event)), "given"), ({"k": "a", "t": "outer"}, "default")]
 
 
+def test_equal_message_of_another_call_does_not_get_this_calls_arguments(shop: Shop) -> None:
+    """A message is told by its id: another one may say the same."""
+    ran: list[str] = []
+
+    def apply(order: Any, mode: str = "default") -> None:
+        ran.append(mode)
+        if len(ran) == 1:
+            applied({"k": "a", "t": (1,)}, mode="other")
+
+    applied = leased_function(key_jmespath="k", keyspace="shop", provider=shop.store, clock=shop.clock)(apply)
+    applied({"k": "a", "t": (1,)}, mode="given")
+    assert ran == ["given", "default"]
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [
+        ({"messageId": "m-1", "receiptHandle": "h"}, True),
+        ({}, True),
+        ({"requestContext": {"http": {}, "requestId": "r-1"}}, False),
+        ({"Execution": {"Id": "arn:aws:states:eu-central-1:1:execution:machine:one"}}, False),
+        ({"Records": [{"messageId": "m-1"}, {"messageId": "m-2"}]}, False),
+    ],
+    ids=["record", "asynchronous", "http", "state machine", "batch"],
+)
+def test_failed_message_blocks_its_key_if_its_source_delivers_it_again(shop: Shop, event: Any, *, kept: bool) -> None:
+    """M6: under the same id; else the caller decides, and nothing waits for it."""
+
+    def fails(event: Any, context: Any) -> None:
+        raise ValueError("no")
+
+    options: dict[str, Any] = {"key": "a", "provider": shop.store, "clock": shop.clock, "waker": None}
+    handler: Any = leased(**options, keyspace="shop", policy=Policy(on_error="block"))(fails)
+    with pytest.raises(ValueError, match="no"):
+        handler(event, shop.context())
+    assert bool(shop.peek()) is kept
+
+
 def test_own_message_in_another_form_is_made_again_with_its_arguments(shop: Shop) -> None:
     """A record's data class: what was stored is loaded, and the call's arguments are kept."""
     ran: list[Any] = []
@@ -1029,6 +1067,9 @@ def test_late_copy_of_a_claim_that_failed_is_an_error(shop: Shop) -> None:
     assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
     with pytest.raises(LeaseUnavailable, match="deliver it again"):
         shop.handler(on_busy=lambda *_, outcome: outcome)({"k": "a"}, shop.context())
+    task = {"k": "a", "Execution": {"Id": "arn:aws:states:eu-central-1:1:execution:machine:one"}}
+    with pytest.raises(LeaseUnavailable, match="deliver it again"):
+        shop.handler(when_busy="reject")(task, shop.context())
 
 
 def test_lost_lease_is_an_error_and_told_once(shop: Shop) -> None:

@@ -772,6 +772,11 @@ class TestStacking:
         def mistaken(event: Any, context: object, *, lease: Lease) -> None:
             sorted([], leased=lease)  # type: ignore[call-overload]
 
+        def says_the_same(event: Any, context: object, *, lease: Lease) -> None:
+            raise TypeError("f() got an unexpected keyword argument 'lease'")
+
+        with pytest.raises(TypeError, match=r"f\(\) got"):
+            self.leased(MemoryProvider())(says_the_same)(event(), None)
         assert self.leased(provider)(middleware(needs))(event(), None)
         with pytest.raises(TypeError, match="leased"):
             self.leased(MemoryProvider())(middleware(mistaken))(event(), None)

@@ -107,6 +107,24 @@ def test_whatever_else_is_plain(event: Any) -> None:
     assert source.answer(202, {"status": "accepted"}) == {"status": "accepted"}
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"eventSource": ["aws:kafka"], "records": {}},
+        {"eventSource": {}, "messages": []},
+        {"request": "requestId", "session": {}},
+        {"request": 7, "context": {}},
+        {"Records": 7},
+        {"requestContext": "elb", "httpMethod": "GET"},
+    ],
+    ids=repr,
+)
+def test_familiar_field_with_another_value_is_plain(event: Any) -> None:
+    """An application's own names may be the sources'."""
+    assert source_of(event).kind == "plain"
+    assert stored_form(event) is event
+
+
 @pytest.mark.parametrize("value", [None, "", 7, {"a": 1}])
 def test_id_that_is_no_text_is_none(value: Any) -> None:
     """Then the request's own id is taken."""
