@@ -2,12 +2,10 @@
 
 import threading
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """One instant on both clocks, in milliseconds.
 
     The monotonic clock does not step but stands still while an environment is frozen (on some kernels);

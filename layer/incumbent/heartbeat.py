@@ -16,7 +16,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
@@ -25,8 +25,7 @@ from incumbent.pacemaker import Pacemaker, pacemaker_of
 _RETRY_MS = 250
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
+class Renewal(NamedTuple):
     """The result of a renewal: the new deadline and, from a mailbox, how many messages wait."""
 
     deadline: Moment

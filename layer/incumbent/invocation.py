@@ -17,7 +17,7 @@ A caller who waits (HTTP) gets its own message run and what else waits handed ov
 place.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from incumbent.calls import Call, Completed, Outcome, Postponed, Work
@@ -32,14 +32,14 @@ from incumbent.tenure import Holding, Tenure, report_lost, take
 from incumbent.values import Busy, Claimed, Duplicate, Failure, Idle, Message, Routed
 
 
-@dataclass(slots=True)
 class _Run:
     """The outcome of one run of the handler."""
 
-    holding: Holding
-    result: Any = None
-    error: BaseException | None = None
-    took_ms: int = 0
+    def __init__(self, holding: Holding) -> None:
+        self.holding = holding
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.took_ms = 0
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -243,7 +243,7 @@ class Invocation:
             report_lost(tenure, self.progress, loss)
             raise
         arrived = map(self.progress.own.prepared, taken)
-        return replace(tenure, messages=(*tenure.messages, *arrived), waiting=0, deadline=held_until)
+        return tenure._replace(messages=(*tenure.messages, *arrived), waiting=0, deadline=held_until)
 
     def _finish_run(self, tenure: Tenure, run: _Run) -> Tenure | None:
         """Report the outcome of a run, and settle it. Return this invocation's next tenure."""

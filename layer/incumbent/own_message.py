@@ -3,8 +3,8 @@
 import json
 import marshal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from incumbent.calls import Call, Completed, Postponed
 from incumbent.observe import LOG
@@ -12,8 +12,7 @@ from incumbent.validation import at_any_depth, is_plain
 from incumbent.values import Message, Policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class Fate(NamedTuple):
     """What has become of an invocation's message.
 
     ``answer`` or ``error`` is how its run here ended. Without either it has not run here, and ``is_settled`` then means
@@ -54,12 +53,12 @@ class OwnMessage:
 
     def end(self, *, answer: Completed | Postponed | None = None, error: BaseException | None = None) -> None:
         """Note how its run has ended; the store does not know yet."""
-        self.fate = replace(self.fate, answer=answer, error=error)
+        self.fate = self.fate._replace(answer=answer, error=error)
 
     def note_settled(self, deferred: Sequence[str]) -> None:
         """Note that a settle has worked, which promised the ``deferred`` messages."""
         if self.id is not None and (self.id in deferred or not self.fate.is_open):
-            self.fate = replace(self.fate, is_settled=True)
+            self.fate = self.fate._replace(is_settled=True)
 
     def prepared(self, message: Message) -> Message:
         """Return a message for its run: this invocation's message gets the original event, not the stored form.

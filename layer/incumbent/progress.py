@@ -1,8 +1,7 @@
 """How far an invocation has come, and what it still has time and means for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from incumbent.calls import Call
 from incumbent.clock import Clock
@@ -17,20 +16,19 @@ from incumbent.values import Message
 from incumbent.wakers import Waker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(NamedTuple):
     """What all invocations of one handler share. ``mailbox`` is the provider, if it stores messages."""
 
     provider: LeaseProvider
     mailbox: Mailbox | None
     settings: Settings
     clock: Clock
+    pacemaker: Pacemaker
     waker: Waker | None = None
     observers: Sequence[Observer] = ()
     on_result: Callable[[Message, Any], object] | None = None
     on_lost: Callable[[Lease], object] | None = None
     on_dead_letter: Callable[[Message], object] | None = None
-    pacemaker: Pacemaker
 
 
 class Progress:

@@ -1,7 +1,7 @@
 """One tenure of a key: what was granted, and the lease and the heartbeat under which its messages run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from incumbent.clock import Moment, deadline
 from incumbent.errors import LeaseLost
@@ -13,8 +13,7 @@ from incumbent.progress import Progress
 from incumbent.values import Claimed, Continued, Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenure:
+class Tenure(NamedTuple):
     """What a claim or a settle granted: the owner that holds the key, and the messages that it runs."""
 
     owner: str

@@ -22,7 +22,7 @@ MAX_DIGITS = 4_300  # of an integer: what Python reads unless it was told otherw
 _YES = frozenset({"1", "true", "yes", "on", "y", "t"})
 _NO = frozenset({"", "0", "false", "no", "off", "n", "f"})
 _BEGINNING_BYTES = 128  # shown of a name that is too long, before its digest
-_FITTED = re.compile(r"~sha256\.[0-9a-f]{64}\Z")
+_FITTED = r"~sha256\.[0-9a-f]{64}\Z"  # compiled at the first use, not at the import
 _MAX_SHOWN = 80  # characters: enough to recognise it
 
 
@@ -97,7 +97,7 @@ def check_key(key: object) -> str:
 
 def is_fitted(text: str) -> bool:
     """Return whether a text is the digested form of one that was too long, as listings show it."""
-    return "~sha256." in text and _FITTED.search(text) is not None
+    return "~sha256." in text and re.search(_FITTED, text) is not None
 
 
 def fit(text: str, most_bytes: int) -> str:
@@ -323,7 +323,7 @@ _ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 _TOO_LONG = 10**MAX_DIGITS
-_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")  # two characters that JSON reads back as one
+_PAIR = "[\ud800-\udbff][\udc00-\udfff]"  # two characters that JSON reads back as one
 
 
 def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  # noqa: C901, PLR0912 - one loop
@@ -337,7 +337,7 @@ def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  
         below: list[object] = []
         for value in level:
             if isinstance(value, str):
-                if escaped and _PAIR.search(value):
+                if escaped and re.search(_PAIR, value):
                     return "a text has the two halves of a surrogate pair", False
                 plain = plain and type(value) is str
             elif isinstance(value, dict):

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from incumbent import values
-from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError
 from incumbent.values import Duplicate, Failure, Message, Policy
 
-ALL = [each for _, each in inspect.getmembers(values, dataclasses.is_dataclass) if each is not Moment]
+ALL = [each for _, each in inspect.getmembers(values, dataclasses.is_dataclass)]
 
 
 @pytest.mark.parametrize("kind", ALL)
