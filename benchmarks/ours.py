@@ -38,8 +38,8 @@ def with_message(provider: Any) -> Run:
 
 def claim_and_settle(provider: Any, key: str, name: str, *, event: Any = None) -> None:
     """Carry out one run of a key; ``name`` is its message's id and its owner."""
-    provider.claim(key, name, TTL_MS, Message(id=name, event=event or {"text": "hello"}))
-    provider.settle(key, name, handled=[name], ttl_ms=TTL_MS)
+    claimed = provider.claim(key, name, TTL_MS, Message(id=name, event=event or {"text": "hello"}))
+    provider.settle(key, name, handled=[name], ttl_ms=TTL_MS, fence=claimed.fence)
 
 
 def decorated(provider: Any, *, key: str | None = None) -> Run:
@@ -72,6 +72,7 @@ class Drain:
         self._provider = provider
         self._key = key
         self._handled = "own"
+        self._fence: int | None = None
         self._number = 0
 
     def __call__(self, _: str = "") -> bool:
@@ -83,9 +84,10 @@ class Drain:
             next_owner=f"owner/{self._number + 1}",
             ttl_ms=HOUR_MS,
             policy=LARGE,
+            fence=self._fence,
         )
         self._number += 1
         if not isinstance(answer, Continued):
             return False
-        self._handled = answer.messages[0].id
+        self._handled, self._fence = answer.messages[0].id, answer.fence
         return True

@@ -95,8 +95,8 @@ def _owned(provider: Any, key: str, owner: str) -> int:
 
 def _handed_over(provider: Any, key: str) -> None:
     """Run a message while another one arrives; give the key to a ticket, and redeem it elsewhere."""
-    provider.claim(key, "first", ours.TTL_MS, Message(id="1", event={"text": "hello"}))
+    first = provider.claim(key, "first", ours.TTL_MS, Message(id="1", event={"text": "hello"}))
     provider.claim(key, "sender", ours.TTL_MS, Message(id="2", event={"text": "hello"}))
-    provider.settle(key, "first", handled=["1"], ticket="ticket", ttl_ms=ours.TTL_MS)
-    provider.claim(key, "second", ours.TTL_MS, None, ticket="ticket")
-    provider.settle(key, "second", handled=["2"], ttl_ms=ours.TTL_MS)
+    provider.settle(key, "first", handled=["1"], ticket="ticket", ttl_ms=ours.TTL_MS, fence=first.fence)
+    second = provider.claim(key, "second", ours.TTL_MS, None, ticket="ticket")
+    provider.settle(key, "second", handled=["2"], ttl_ms=ours.TTL_MS, fence=second.fence)

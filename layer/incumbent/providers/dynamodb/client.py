@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SHORTER_WAIT = "Set connect_timeout and read_timeout in its config to a second or two"
 _OK = 200
+_KEPT = "incumbent_params"
 
 
 class Clients:
@@ -79,7 +80,7 @@ class Clients:
         except (BotoCoreError, ValueError) as cause:
             advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
             raise ConfigurationError(f"cannot make a client for DynamoDB ({cause}): {advice}") from cause
-        made.meta.events.register("before-parse.dynamodb.UpdateItem", _keep_as_written)
+        _pass_as_written(made.meta.events)
         client: DynamoDBClient = made
         return client
 
@@ -92,15 +93,26 @@ class Clients:
                 client.close()
 
 
-def _keep_as_written(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Keep an update's answer as DynamoDB wrote it: botocore would copy each value into the same form, slowly.
+def _pass_as_written(events: Any) -> None:
+    """Let updates pass in the API's form, in both directions: botocore would copy each value into the same form."""
 
-    What cannot be read is left to botocore.
-    """
-    if response_dict["status_code"] == _OK:
-        with suppress(ValueError):
-            customized_response_dict.update(json.loads(response_dict["body"]))
-            response_dict["body"] = b"{}"
+    def keep(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
+        context[_KEPT] = params
+        return {name: params[name] for name in ("TableName", "Key")}  # what others may look at
+
+    def write(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        params["body"] = json.dumps(context.pop(_KEPT)).encode()
+
+    def read(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+        if response_dict["status_code"] == _OK:
+            with suppress(ValueError):  # a broken answer is left to botocore
+                customized_response_dict.update(json.loads(response_dict["body"]))
+                response_dict["body"] = b"{}"
+
+    # By name, once: a session may give the same client to several providers.
+    events.register_last("provide-client-params.dynamodb.UpdateItem", keep, unique_id="incumbent-keep")
+    events.register("before-call.dynamodb.UpdateItem", write, unique_id="incumbent-write")
+    events.register("before-parse.dynamodb.UpdateItem", read, unique_id="incumbent-read")
 
 
 def tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
@@ -113,8 +125,9 @@ def tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
 def waits_ms(client: "DynamoDBClient") -> float:
     """Return how long a client waits for a connection, or for an answer, in milliseconds."""
     config = client.meta.config
-    waits_s: list[float | None] = [getattr(config, name, None) for name in ("connect_timeout", "read_timeout")]
-    return max(math.inf if wait_s is None else wait_s * 1_000 for wait_s in waits_s)
+    connect_s: float | None = getattr(config, "connect_timeout", None)
+    read_s: float | None = getattr(config, "read_timeout", None)
+    return math.inf if connect_s is None or read_s is None else max(connect_s, read_s) * 1_000
 
 
 def _region() -> str | None:

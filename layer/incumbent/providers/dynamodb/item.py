@@ -150,6 +150,9 @@ class Record:
         ]
 
 
+NO_RECORD = Record(state=KeyState(), item={})
+
+
 def decode(item: Item | None, *, key: str, names: Iterable[str] = (), pages: Iterable[str] = ()) -> Record:
     """Read a lease item. ``names`` are owners and ids that the caller knows: their digests become names again.
 
@@ -157,7 +160,7 @@ def decode(item: Item | None, *, key: str, names: Iterable[str] = (), pages: Ite
     that this code does not know (M12).
     """
     if not item:
-        return Record(state=KeyState(), item={})
+        return NO_RECORD
     check_version(item, key=key)
     try:
         known: dict[str, str] = {digest(name): name for name in names}

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from functools import lru_cache
 
 LEASE = "lease"
 BODY = "body#"
@@ -22,8 +23,11 @@ class Digest(str):
 
 def digest(name: str) -> Digest:
     """Return the digest of a name; a digest is returned unchanged."""
-    if isinstance(name, Digest):
-        return name
+    return name if isinstance(name, Digest) else _digest(name)
+
+
+@lru_cache(maxsize=256)  # a call needs those of its owner and its ids several times
+def _digest(name: str) -> Digest:
     return Digest(base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()[:12]).decode())
 
 

@@ -15,7 +15,7 @@ from incumbent.errors import LeaseUnavailable, MailboxFull
 from incumbent.providers.dynamodb.attributes import Item, size_of, typed
 from incumbent.providers.dynamodb.client import Clients, tried_inside, waits_ms
 from incumbent.providers.dynamodb.expression import Request
-from incumbent.providers.dynamodb.item import Record, decode
+from incumbent.providers.dynamodb.item import NO_RECORD, Record, decode
 from incumbent.providers.dynamodb.names import LEASE
 from incumbent.retry import call_with_retry
 from incumbent.values import Message
@@ -74,9 +74,10 @@ class TableCall:
 class Answer(Generic[A]):
     """The table's answer to an update.
 
-    ``record`` is the item after the update or, if it was refused, the item that refused it. ``sent`` is when the try
-    that was answered was sent. ``repeated`` says that an earlier try may have taken effect (R9). If the update was
-    applied, ``said`` is the call's answer, and ``dead_lettered`` are the messages that it moved to the dead letters.
+    ``record`` is the item after the update, as far as the update is answered with it; if it was refused, the item that
+    refused it. ``sent`` is when the try that was answered was sent. ``repeated`` says that an earlier try may have
+    taken effect (R9). If the update was applied, ``said`` is the call's answer, and ``dead_lettered`` are the messages
+    that it moved to the dead letters.
     """
 
     applied: bool
@@ -133,7 +134,8 @@ class Table:
                     return sent
                 return Answer(applied=False, record=self._decode(call, old), sent=sent, repeated=doubt)
             doubt = doubt or tried_inside(client, found)
-            record = self._decode(call, request.item(found.get("Attributes", {})))
+            answered = request.returns != "NONE"
+            record = self._decode(call, request.item(found.get("Attributes", {}))) if answered else NO_RECORD
             return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
 
         answer = self._ask(call, send)
