@@ -20,6 +20,7 @@ _SETTINGS = {
     "axes.spines.top": False,
     "axes.titlecolor": INK,
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
     "font.size": 10,
     "legend.frameon": False,
     "legend.labelcolor": INK,
