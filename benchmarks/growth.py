@@ -151,8 +151,7 @@ def _drained(measured: Measured) -> dict[int, list[Sample]]:
     for turn in range(measured.passes):
         for waiting, samples in found.items():
             key = f"drain/{waiting}/{turn}"
-            ours.fill(measured.provider, key, waiting)
-            drain = ours.Drain(measured.provider, key)
+            drain = ours.Drain(measured.provider, key, ours.fill(measured.provider, key, waiting))
             samples.append(measured.sample(drain, [key] * max(1, min(waiting, measured.calls))))
     return found
 

@@ -57,22 +57,24 @@ def decorated(provider: Any, *, key: str | None = None) -> Run:
     return lambda name: handler({"id": name}, None)
 
 
-def fill(provider: Any, key: str, waiting: int) -> None:
-    """Own the key as ``owner/0`` and store that many messages behind the owner's, which is ``own``."""
-    provider.claim(key, "owner/0", HOUR_MS, Message(id="own", event={"text": "hello"}), policy=LARGE)
+def fill(provider: Any, key: str, waiting: int) -> int:
+    """Own the key as ``owner/0``, store that many messages behind the owner's, which is ``own``; return the fence."""
+    claimed = provider.claim(key, "owner/0", HOUR_MS, Message(id="own", event={"text": "hello"}), policy=LARGE)
     for number in range(waiting):
         message = Message(id=f"m{number}", event={"text": "hello"})
         provider.claim(key, f"sender/{number}", TTL_MS, message, policy=LARGE)
+    fence: int = claimed.fence
+    return fence
 
 
 class Drain:
-    """The owner of a key that was filled, who settles one message after another."""
+    """The owner of a key that was filled, which settles one message after another."""
 
-    def __init__(self, provider: Any, key: str) -> None:
+    def __init__(self, provider: Any, key: str, fence: int) -> None:
         self._provider = provider
         self._key = key
+        self._fence = fence
         self._handled = "own"
-        self._fence: int | None = None
         self._number = 0
 
     def __call__(self, _: str = "") -> bool:
@@ -89,5 +91,6 @@ class Drain:
         self._number += 1
         if not isinstance(answer, Continued):
             return False
-        self._handled, self._fence = answer.messages[0].id, answer.fence
+        self._fence = answer.fence
+        self._handled = answer.messages[0].id
         return True

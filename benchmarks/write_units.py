@@ -64,8 +64,8 @@ def run(budget: Budget) -> list[Table]:
         count(ROUTED, lambda: watched.claim("routed", "late", ours.TTL_MS, message))
         for waiting, row in ((10, DRAIN_10), (many, DRAIN_100)):
             key = f"drained/{waiting}"
-            ours.fill(watched, key, waiting)
-            count(row, ours.Drain(watched, key), times=min(waiting, 10))
+            drain = ours.Drain(watched, key, ours.fill(watched, key, waiting))
+            count(row, drain, times=min(waiting, 10))
     return [table]
 
 
