@@ -47,7 +47,7 @@ ROWS = {
     "### Units by how busy the key is": [
         "idle key, first run",
         "idle key, tenth run",
-        "busy key, window full: a run",
+        "busy key, window full: a run, on average",
         "idle key: a renewal",
         "busy key, window full: a renewal",
         "two runs, with a hand-over to another function between them",
