@@ -1,6 +1,7 @@
 """The DynamoDB provider beyond the suite: its requests, its stored format, lost replies, errors, clocks."""
 
 import contextlib
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -1875,6 +1876,38 @@ def test_own_client_repeats_nothing_and_does_not_wait_long(moto: Bench) -> None:
     assert config.read_timeout <= 1
     assert config.tcp_keepalive is True
     assert config.user_agent_extra == "mine"
+
+
+def test_own_client_writes_and_reads_updates_as_botocore_does(moto: Bench) -> None:
+    """M10: it leaves out botocore's copying of values; what is sent and what is answered stays the same."""
+    sent: list[list[Any]] = []
+
+    def listening(client: Any) -> Any:
+        sent.append([])
+        keep = sent[-1].append
+        client.meta.events.register("before-send.dynamodb", lambda request, **_: keep(json.loads(request.body)))
+        return client
+
+    class Session:
+        def client(self, name: str, *, config: Any) -> Any:
+            return listening(boto3.client("dynamodb", endpoint_url=moto.place.server.endpoint_url, config=config))
+
+    session: Any = Session()
+    answers = []
+    for number, options in enumerate(({"boto3_session": session}, {"client": listening(moto.place.connect())})):
+        given: Any = options
+        clock = FakeClock(wall_ms=NOW_MS)
+        provider = DynamoDBProvider(
+            table_name=moto.place.name, key_prefix=f"{moto.prefix}{number}", clock=clock, **given
+        )
+        claimed: Any = provider.claim("k", "A", TTL_MS, message(1, "é"))
+        routed = provider.claim("k", "B", TTL_MS, message(2))
+        beat = provider.beat("k", "A", TTL_MS, fence=claimed.fence)
+        settled = provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], fence=claimed.fence)
+        answers.append((claimed.fence, claimed.messages, routed, beat.waiting, settled))
+    assert answers[0] == answers[1]
+    other, one = (json.dumps(each).replace(moto.prefix, "") for each in sent)  # the given client was made first
+    assert one.replace('"0#', '"#') == other.replace('"1#', '"#')
 
 
 HUGE = "é" * 450_000  # 900,000 bytes: three parts

@@ -76,7 +76,10 @@ class Clients:
             if self._session is not None:
                 made = self._session.client("dynamodb", config=config)
             else:  # as boto3 does, without its resources, which nothing here uses
-                made = botocore.session.get_session().create_client("dynamodb", region_name=_region(), config=config)
+                session: Any = botocore.session.get_session()
+                # botocore would look into the folders of some 400 services, twice, to find that this one exists.
+                session.get_component("data_loader").list_available_services = lambda _: ["dynamodb"]
+                made = session.create_client("dynamodb", region_name=_region(), config=config)
         except (BotoCoreError, ValueError) as cause:
             advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
             raise ConfigurationError(f"cannot make a client for DynamoDB ({cause}): {advice}") from cause
