@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
+from incumbent.errors import StoredFormatUnknown
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.dynamodb.attributes import size_of
 from incumbent.providers.dynamodb.names import LEASE, partition, short
@@ -218,3 +219,17 @@ def test_settle_in_doubt_finds_its_trace_in_a_page(bench: Bench) -> None:
     bench.client.unanswered = 1
     settled = bench.provider.settle(KEY, given.owner, ttl_ms=TTL_MS, handled=handled, fence=given.fence)
     assert settled == Released(remaining=0)
+
+
+@pytest.mark.parametrize("change", [{"v": {"N": "2"}}, {"ended": {"N": "1"}}, {"ended": {"S": "h?"}}])
+def test_page_of_a_later_version_is_left_as_it_is(bench: Bench, change: dict[str, Any]) -> None:
+    """M12: an id that may stand in it is neither stored nor called a duplicate; another is not concerned."""
+    for number in range(12):
+        bench.run(number)
+    (page,) = (each for each in bench.client.table.items_of(partition("incumbent", KEY)) if "ended#" in each["sk"]["S"])
+    bench.client.table.put({**page, **change})
+    again = Message(id=f"7d5a64f4-0b0e-4a3e-9d44-2f1f5b1c{0:04d}", event="late")
+    with pytest.raises(StoredFormatUnknown) as raised:
+        bench.provider.claim(KEY, "late", TTL_MS, again)
+    assert raised.value.key == KEY
+    bench.run(12)

@@ -78,7 +78,7 @@ class Clients:
             else:  # as boto3 does, without its resources, which nothing here uses
                 session: Any = botocore.session.get_session()
                 # botocore would look into the folders of some 400 services, twice, to find that this one exists.
-                session.get_component("data_loader").list_available_services = lambda _: ["dynamodb"]
+                session.get_component("data_loader").list_available_services = lambda *_, **__: ["dynamodb"]
                 made = session.create_client("dynamodb", region_name=_region(), config=config)
         except (BotoCoreError, ValueError) as cause:
             advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
