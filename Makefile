@@ -38,7 +38,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo dist docs test bench lint format test-all mutants soak sim interleavings pins clean
+.PHONY: help setup sam demo dist docs test coverage bench lint format test-all mutants soak sim interleavings pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,13 +50,16 @@ sam: $(SAM)/.installed ## make what building and running the application as Lamb
 demo: $(VENV)/.$(DEMO) ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
-test: setup sam lint ## lint, then every test, with coverage
+test: setup sam lint ## lint, then every test
 	$(PYTEST) $(REPEATED) $(addprefix --ignore=,$(ALSO))
-	$(PYTEST) $(MEASURED) --cov --cov-report=term
+	$(PYTEST) $(MEASURED)
 	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
 
 dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment
 	$(BIN)/python -m tests.build.dist dist
+
+coverage: setup sam ## the lines that tests run, and those that none does
+	$(PYTEST) $(MEASURED) --cov --cov-report=term
 
 bench: setup ## measure what runs and cold starts cost, beside others, into docs/performance.md (SECTIONS=redis: print)
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'
