@@ -105,12 +105,11 @@ def call_with_retry(
 
     Raises ``LeaseUnavailable`` from the vendor's error: the call may or may not have taken effect.
     """
-    began = clock.now()
+    began = sent = clock.now()
     number = first_try
     failed: Exception | None = None
     advice = ""
     while True:
-        sent = clock.now()
         if _comes_too_late(sent, give_up_at, ttl_ms, waits_ms):
             tried = "no other try was begun" if failed else "it was not tried"
             raise LeaseUnavailable(
@@ -132,6 +131,7 @@ def call_with_retry(
                 ) from error
         clock.sleep_ms(pause_ms)
         number += 1
+        sent = clock.now()
 
 
 def _comes_too_late(sent: Moment, give_up_at: Moment | None, ttl_ms: int | None, waits_ms: float) -> bool:

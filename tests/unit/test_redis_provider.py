@@ -378,7 +378,7 @@ class TestLives:
             box.settle(f"A{number}", handled=[f"m{number}"])
             kept = {name for name in box.names if box.bare.exists(name)}
             assert kept == {box.of["state"], *([box.of["ended"]] if number == 16 else [])}
-        assert DAY_MS - 1_000 <= box.bare.pttl(box.of["state"]) <= DAY_MS
+            assert DAY_MS - 1_000 <= box.bare.pttl(box.of["state"]) <= DAY_MS
         assert 60 * 60_000 - 1_000 <= box.bare.pttl(box.of["ended"]) <= 60 * 60_000
 
     def test_record_lives_as_long_as_the_traces_in_it(self, box: Box) -> None:
@@ -430,6 +430,20 @@ class TestLives:
         assert len(box.bare.hkeys(box.of["ended"])) <= 2 * 256 + 4
         assert box.provider.find("k", "m43") is None
         assert box.provider.find("k", "m44") == "handled"
+
+    @pytest.mark.parametrize("runs", [1, 20])
+    @pytest.mark.parametrize("ending", ["", "%", "[", "%b", ".-*", "\0"])
+    def test_ids_and_owners_that_look_like_patterns_are_found(self, box: Box, ending: str, runs: int) -> None:
+        """M3, M5: to the letter, among the newest traces and among the older ones."""
+        for number in range(runs):
+            box.claim(f"A{number}{ending}", f"{number}{ending}")
+            box.settle(f"A{number}{ending}", handled=[f"m{number}{ending}"])
+            box.claim(f"F{number}{ending}", "failing")
+            box.settle(f"F{number}{ending}", dropped=[Failure(id="mfailing", error="no")])
+        assert box.claim("B", f"0{ending}") == Duplicate(state="handled")
+        assert box.claim(f"F0{ending}", "failing") == Idle()
+        assert box.provider.find("k", f"m0{ending}") == "handled"
+        assert isinstance(box.claim("C", "0"), Duplicate if not ending else Claimed)
 
     def test_failed_claims_are_bounded(self, box: Box) -> None:
         """M3: so are the traces of claims whose own message failed."""

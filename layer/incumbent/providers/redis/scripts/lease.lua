@@ -26,11 +26,10 @@ local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS = unpack(KEYS)
 
 local call = redis.call
 local lease = { holder = call('GET', LEASE) }
-local wrote = false
 
--- Returns the answer of a script that may have written nothing. A replica, such as a former primary, may be behind, so
--- its answer does not count (R9: unknown outcome). It refuses any write, even the removal of a member that never exists.
+-- Returns the answer of a script that has written nothing. A replica, such as a former primary, may be behind, so its
+-- answer does not count (R9: unknown outcome). It refuses any write, even the removal of a member that never exists.
 local function sure(answer)
-    if not wrote then call('ZREM', MAIL, '') end
+    call('ZREM', MAIL, '')
     return answer
 end

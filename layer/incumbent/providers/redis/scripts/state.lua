@@ -84,7 +84,6 @@ end
 
 -- Writes the lease, then the state, the last write of a script, with its TTL: none while messages are stored.
 function lease.write()
-    wrote = true
     if lease.command then call(unpack(lease.command)) end
     record = {
         FORMAT, state.owner, state.fence, state.since, state.ends, state.block, state.pauses,
