@@ -107,6 +107,7 @@ BARS = (
         what="DynamoDB: a run, window full, without the index",
         most=4,
         unit="WCU",
+        digits=1,
         table="units",
         row=write_units.FULL,
         column="write_units",
