@@ -209,7 +209,7 @@ def kind_of(name: str) -> str:
     item = name.partition(" ")[2]
     if not item:
         return name.rpartition(":")[2] if name.startswith("{") else "lease"
-    return {"lease": "state", "dead": "dead", "body": "body"}[item.partition("#")[0]]
+    return {"lease": "state", "ended": "ended", "dead": "dead", "body": "body"}[item.partition("#")[0]]
 
 
 @pytest.mark.parametrize("observed", [name for name in STORES if name != "memory"], indirect=True)

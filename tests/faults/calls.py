@@ -12,6 +12,7 @@ KEY = "k"
 TTL_MS = 60_000
 ONCE = Policy(max_attempts=1)
 NARROW = Policy(max_pending=2)
+PATIENT = Policy(pauses_ms=(600_000,))  # what died pauses for longer than a test takes, however slow the machine is
 EVERYTHING = 1_000
 
 Step = Callable[[Provider], Any]
@@ -44,11 +45,13 @@ class Call:
 def claim(owner: str, number: int | None, **more: Any) -> Step:
     """A claim, with a message or without."""
     size = more.pop("size", 0)
+    more.setdefault("policy", PATIENT)
     return lambda p: p.claim(KEY, owner, TTL_MS, None if number is None else message(number, size), **more)
 
 
 def settle(owner: str, **more: Any) -> Step:
     """A settle."""
+    more.setdefault("policy", PATIENT)
     return lambda p: p.settle(KEY, owner, ttl_ms=TTL_MS, **more)
 
 
