@@ -275,7 +275,7 @@ _ALL = (
         says="An exact change of a list that was never edited does not ask whether it has been since.",
         breaks=("M3",),
         scenario="again",
-        first=1_000,
+        first=3_000,
         blind_to=r"^attribute_not_exists\(#edits\)",
         stores=("dynamodb",),
     ),
