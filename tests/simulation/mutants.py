@@ -333,7 +333,7 @@ _ALL = (
             scenario=scenario,
             stores=("dynamodb",),
             blind_to=f"#{re.escape(attribute)}",
-            first=1_000 if attribute == "edits" else 0,
+            first=3_000 if attribute == "edits" else 0,
         )
         for attribute, breaks, scenario in (
             ("edits", ("M3",), "again"),
