@@ -19,16 +19,16 @@ from tests.simulation.store import KEY, NOTHING_YET, Asked, Witness
 T = TypeVar("T")
 
 _CONFIG = Config(connect_timeout=TIMEOUT_MS / 2_000, read_timeout=TIMEOUT_MS / 2_000, retries={"total_max_attempts": 1})
-MAX_REQUESTS = 8  # of a claim behind others that come between; 7 were seen, and 9 where routing goes round in circles
 _REFUSED = "ConditionalCheckFailedException"
 
 
 class Refused(Exception):
-    """A condition does not hold."""
+    """A condition does not hold. ``came_late``: it was that of an exact change, so another write came first."""
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, *, came_late: bool = False) -> None:
         super().__init__()
         self.item = item
+        self.came_late = came_late
 
 
 class Table:
@@ -55,7 +55,7 @@ class Table:
         refused = self._routes_behind_live_only and _routes(request) and _ends_ms(old) <= now_ms
         if refused or not holds(self._seen(request["ConditionExpression"]), old, request):
             self._tell(asked, self._state, now_ms)
-            return Refused(old)
+            return Refused(old, came_late=":claim" not in request["ExpressionAttributeValues"])
         self._items[name] = updated(request["UpdateExpression"], old or dict(request["Key"]), request)
         if self._witness is not None:
             self._tell(asked, self._decoded(asked, self._items[name]), now_ms)
@@ -195,8 +195,15 @@ def make_provider(environment: Environment, table: Table, network: Network, *, s
     def way(operation: str, carry_out: Callable[[Asked, int], T | Refused]) -> T | Refused:
         asked, now_ms = asked_by(environment), environment.clock.now().wall_ms
         asked.requests += 1
-        asked.most_requests = MAX_REQUESTS
-        return network.request(environment, f"{asked.call}, {operation}", lambda: carry_out(asked, now_ms))
+        try:
+            found = network.request(environment, f"{asked.call}, {operation}", lambda: carry_out(asked, now_ms))
+        except NoAnswer:
+            asked.repeated = True
+            raise
+        # A dead letter, written or taken back; an item that no refusal has shown; a change that others overtook.
+        is_more = operation in {"PutItem", "DeleteItem", "GetItem"} or (isinstance(found, Refused) and found.came_late)
+        asked.most_requests += is_more
+        return found
 
     client: Any = Client(table, way)
     return DynamoDBProvider(table_name="simulated", client=client, max_clock_skew_ms=skew_ms, clock=environment.clock)

@@ -242,6 +242,19 @@ def test_routed_while_the_holder_leaves_is_three_requests(bench: Bench, leaves: 
     assert [each.id for each in bench.c.provider.peek("k")] == (["m2"] if leaves == "settles" else ["m2", "m1"])
 
 
+def test_routed_while_owners_whose_clocks_are_ahead_come_and_go_is_three_requests(bench: Bench) -> None:
+    """M10, R3: no message pauses, though the key was left at a moment that is yet to come."""
+    ahead = bench.wire(FakeClock(wall_ms=NOW_MS + SKEW_MS))
+    claim(ahead, "A", 1)
+    start: list[Any] = [None] * (1 + bench.place.reads_more)
+    bench.b.faults = [*start, lambda _: settle(ahead, "A", 1), lambda _: claim(ahead, "C", 3)]
+    answer, sent = bench.b.count(lambda _: claim(bench.b, "B", 2))
+    assert isinstance(answer, Routed)
+    assert answer.owner == "C"
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, UPDATE, refusals=2)
+    assert [each.id for each in bench.c.provider.peek("k")] == ["m2", "m3"]
+
+
 def test_refused_again_is_routed_all_the_same(bench: Bench) -> None:
     """M10: who was granted after the message was stored will see it."""
     claim(bench.a, "A", 1)

@@ -68,9 +68,10 @@ class DynamoDBProvider:
     by a run, and each settle but the quick one: of the only message, which its owner stored itself and with a body in
     the record, if it is handled or dropped, nothing waits, and the call names the fence. Three for a message that is
     routed while the holder leaves, and for each tenth settle; five for a redrive or a purge; one more for each dead
-    letter, and for a refusal that tells no old item, as where there is none; three more for a message whose body
-    cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when
-    another run gets it; above 384 KiB, for each 384 KiB.
+    letter, for a refusal that tells no old item, as where there is none, and for each other write that comes between
+    an answer and what follows from it; three more for a message whose body cannot be read. A body over 2 KiB, or
+    without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it; above 384 KiB, for each
+    384 KiB.
 
     Nothing is kept between calls but the client.
 

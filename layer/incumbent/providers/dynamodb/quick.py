@@ -188,7 +188,8 @@ def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin
     """Store a message behind the holder of the key, or the last one (M1, case 5); the answer names it.
 
     ``most`` is how many messages may be stored then (M7). If the last owner has left messages that pause, the update is
-    refused: the orphans' index would show this one only after the pause (M8).
+    refused: the orphans' index would show this one only after the pause (M8). They pause only if the first of them
+    does. Else the index has the moment at which the owner left, by its clock, which may be later than this request.
     """
     values = {":now": _number(now_ms), ":claim": _text(short(owner)), **_appending(message, shard)}
     if origin is not None and origin.target:
@@ -204,7 +205,8 @@ def _append_behind(*, most: int, target: bool, keyspace: bool, counts: bool) -> 
     update = Update()
     _when_ours(update)
     owned, since = update.name("lease_owner"), update.name("orphan_since")
-    shows = f"attribute_not_exists({since}) OR {since} <= :now"
+    no_pause = f"attribute_not_exists({update.name('head_due')})"
+    shows = f"{no_pause} OR attribute_not_exists({since}) OR {since} <= :now"
     update.when(f"attribute_exists({owned}) OR {shows}")
     _when_claim_has_not_failed(update)
     update.when_absent("mail", most - 1)
