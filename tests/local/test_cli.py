@@ -88,20 +88,34 @@ def test_what_is_still_stored_waits_and_is_not_lost(
     assert main(["replay", scenario(step(0, "y1", do="fail"), function="FrontFunction"), *words]) == 1
 
 
+def check_fault(file: str, told: str, capsys: pytest.CaptureFixture[str], *, concurrency: int) -> None:
+    """Replay a scenario that ends with a fault."""
+    words = ["--provider", "none", "--concurrency", str(concurrency)]
+    assert main(["replay", file, *COMMON, *words]) == 1
+    assert told in capsys.readouterr().out.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
         ([step(0, "a1", without="run_ended"), step(80, "a2")], "lost: a1"),
         ([step(0, "a1", twice=True)], "handled twice: a1"),
-        ([step(0, "a1", ms=120), step(30, "a2", ms=10)], "overlap: a: step-a1 with step-a2"),
     ],
 )
 def test_a_replay_that_finds_a_fault_says_which_and_exits_1(
     scenario: Any, capsys: pytest.CaptureFixture[str], steps: list[dict[str, Any]], told: str
 ) -> None:
-    """A lost message, one handled twice, two runs at once."""
-    assert main(["replay", scenario(*steps), *COMMON, "--provider", "none", "--concurrency", "2"]) == 1
-    assert told in capsys.readouterr().out.splitlines()[-1]
+    """A lost message, one handled twice."""
+    check_fault(scenario(*steps), told, capsys, concurrency=1)
+
+
+def test_a_replay_that_finds_two_runs_at_once_says_which_and_exits_1(
+    scenario: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The second begins inside the first, which waits for it."""
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    steps = (step(0, "a1", makes=first, until=second), step(30, "a2", after=first, makes=second))
+    check_fault(scenario(*steps), "overlap: a: step-a1 with step-a2", capsys, concurrency=2)
 
 
 @pytest.mark.parametrize("provider", ["memory", "redis"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import shared_by_layer  # type: ignore[import-not-found]
@@ -14,11 +15,13 @@ calls = 0
 ticks = 0
 
 
-def _tick() -> None:
+def _tick(file: str) -> None:
     global ticks  # noqa: PLW0603 - what a background thread does to its module is what is looked at
-    while True:
-        ticks += 1
-        time.sleep(0.002)
+    with Path(file).open("ab", buffering=0) as seen:
+        while True:
+            ticks += 1
+            seen.write(b".")
+            time.sleep(0.002)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -26,6 +29,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     global calls  # noqa: PLW0603
     calls += 1
     do = event.get("do")
+    while ticks < event.get("ticks", 0):
+        time.sleep(0.002)
     if do == "sleep":
         print("begun")
         time.sleep(event["ms"] / 1_000)
@@ -39,7 +44,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     elif do == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     elif do == "tick":
-        threading.Thread(target=_tick, daemon=True).start()
+        threading.Thread(target=_tick, args=(event["file"],), daemon=True).start()
     elif do == "spawn":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         time.sleep(event["ms"] / 1_000)
