@@ -127,7 +127,7 @@ def matrix(store: Store, tmp_path: Path) -> Iterator[Matrix]:
 
     with LocalLambda.from_template(
         TEMPLATE,
-        env={**store.environment, "DIE_AT": str(asked)},
+        env={**store.environment, **store.patient, "DIE_AT": str(asked)},
         on_log=heard,
         retry_delays_ms=(50, 100),
     ) as cloud:

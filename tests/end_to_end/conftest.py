@@ -30,6 +30,12 @@ class Store:
     provider: LeaseProvider
     mailbox: Mailbox
 
+    @property
+    def patient(self) -> dict[str, str]:
+        """The variables with which functions of Redis wait a second for an answer, as on a busy machine they may."""
+        url = self.environment.get("INCUMBENT_REDIS_URL")
+        return {} if url is None else {"INCUMBENT_REDIS_URL": f"{url}?socket_timeout=1"}
+
 
 @dataclass(slots=True)
 class Line:

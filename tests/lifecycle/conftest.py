@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import Line, store
+from tests.end_to_end.conftest import Line, Store, store
 from tests.end_to_end.conftest import start as start_line
 
 __all__ = ["start_line", "store"]
@@ -30,11 +30,11 @@ def guarded(tmp_path: Path) -> Callable[[str], Any]:
 
 
 @pytest.fixture
-def start(start_line: Start, go: Path, tmp_path: Path) -> Start:
+def start(start_line: Start, store: Store, go: Path, tmp_path: Path) -> Start:
     """Start the functions of this folder."""
     files = {"GO": str(go), "GUARDED": str(tmp_path / "guarded")}
 
     def start(env: dict[str, str] | None = None, **settings: Any) -> Line:
-        return start_line({**files, **(env or {})}, template=TEMPLATE, **settings)
+        return start_line({**store.patient, **files, **(env or {})}, template=TEMPLATE, **settings)
 
     return start

@@ -7,6 +7,16 @@ from typing import Any
 
 from incumbent import Lease, Message, Policy, leased
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.providers import from_env
+
+PROVIDER = from_env()
+if os.environ["INCUMBENT_PROVIDER"] == "dynamodb":  # an answer that comes late costs a delivery, and here each counts
+    from botocore.config import Config
+
+    from incumbent.providers.dynamodb import DynamoDBProvider
+
+    patient = Config(connect_timeout=1, read_timeout=1)
+    PROVIDER = DynamoDBProvider(table_name=os.environ["INCUMBENT_TABLE_NAME"], boto_config=patient)
 
 
 def dead_lettered(message: Message) -> None:
@@ -17,7 +27,8 @@ def dead_lettered(message: Message) -> None:
 @leased(
     key_jmespath="key",
     message_id_jmespath="id",
-    ttl_ms=500,
+    provider=PROVIDER,
+    ttl_ms=1_500,
     policy=Policy(max_attempts=2, pauses_ms=(50,)),
     on_dead_letter=dead_lettered,
 )
