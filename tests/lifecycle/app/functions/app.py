@@ -17,13 +17,14 @@ from incumbent.providers import from_env
 TTL_MS = int(os.environ.get("LIVES_MS", "1800"))
 LOOKS_EVERY_S = 0.005
 PROVIDER = from_env()  # it connects at the first call
-if os.environ["INCUMBENT_PROVIDER"] == "dynamodb":  # imports boto3, and does so in the init that no timeout cuts short
+if os.environ["INCUMBENT_PROVIDER"] == "dynamodb":  # boto3 and its client take long: in the init no timeout cuts short
     from botocore.config import Config
 
     from incumbent.providers.dynamodb import DynamoDBProvider
 
     patient = Config(connect_timeout=max(1, TTL_MS / 10_000), read_timeout=max(1, TTL_MS / 10_000))
     PROVIDER = DynamoDBProvider(table_name=os.environ["INCUMBENT_TABLE_NAME"], boto_config=patient)
+    PROVIDER.renew_lease("of nobody", "nobody", TTL_MS)
 
 
 def say(text: str) -> None:
