@@ -79,11 +79,16 @@ class Matrix:
         for some in (points[start : start + 4] for start in range(0, len(points), 4)):
             keys = [self.begin(point, deadly=deadly) for point in some]
             began = SYSTEM_CLOCK.now()
-            while not all(self.has_begun(key) for key in keys):
+            while waits := [key for key in keys if not self.has_begun(key)]:
                 SYSTEM_CLOCK.sleep_ms(5)
-                assert began.until(SYSTEM_CLOCK.now()) < 60_000, [each.error for each in self.cloud.invocations][-3:]
+                assert began.until(SYSTEM_CLOCK.now()) < 60_000, "\n".join(map(str, self.told_of(waits)))
             for key in keys:
                 self.follow(key)
+
+    def told_of(self, keys: list[str]) -> list[object]:
+        """The facts of these keys, and the invocations of their messages."""
+        facts = [fact for fact in list(self.facts) if fact.key.removeprefix("w/") in keys]
+        return [*facts, *(each for each in self.cloud.invocations if each.label.partition(":")[0] in keys)]
 
     def has_begun(self, key: str) -> bool:
         """Whether the first message of a key owns it, or has died."""
