@@ -44,6 +44,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     elif do == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     elif do == "tick":
+        Path(event["file"]).touch()  # the thread may be frozen before it has begun
         threading.Thread(target=_tick, args=(event["file"],), daemon=True).start()
     elif do == "spawn":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
