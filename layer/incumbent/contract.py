@@ -1,4 +1,4 @@
-"""What a backend promises: three Protocols with their rules, how they are detected, and the no-op provider.
+"""What a backend promises: four Protocols, with their rules. `incumbent.backends` says how they are detected.
 
 Leasing and delivery are separate concerns. A backend offers each only if it can really do it. incumbent decides by
 the methods that a value has, never by its class, so a provider from another package works as it stands.
@@ -73,33 +73,57 @@ M12  Format: every stored record carries a version; an unknown version raises ``
      the records that it cannot read, goes on, and raises the error at the end with what it skipped.
 M13  Never past the end: no renewal after the invocation's deadline or after a loss. The package keeps this rule, not
      the store.
+
+Rules of control
+----------------
+M14  Later: a message may be sent for later, at most 14 days. It is stored and promised at once, and is not due before.
+     It blocks no other message. It goes to the end of the mailbox, but before the first message that was never
+     delivered and is for a later moment still; so such messages are delivered in the order of their due times.
+M15  Not before: a key may carry two moments before which no caller is granted it, with a ticket or without:
+     ``quiet_until`` and ``held_until`` (with a reason). Meanwhile a claim with a message stores and promises it
+     (``Routed``, bounded by ``max_pending``), or gets ``Busy`` with ``route=False``; a claim without one gets ``Idle``,
+     and a ticket redeemed then is spent; ``acquire_lease`` is refused; ``settle`` frees the key though something is
+     due; ``orphans`` leaves the key out. A live owner is not disturbed: it renews, takes, transfers and settles.
+     *Debounce*: a message that is stored on a key without an owner sets ``quiet_until`` to ``quiet_ms`` from now, but
+     at most ``max_ms`` after the first due message that was never delivered was stored. *Hold*: ``hold`` sets
+     ``held_until`` and ``resume`` clears it; ``settle`` with ``hold_ms`` holds from the settle on. A hold is never
+     shortened but by ``resume``.
+M16  Stop: ``stop`` marks the live tenure and nothing else; with the fence of another tenure it changes nothing. Each
+     grant begins without a mark, so no successor inherits one. Every answer to the owner (``beat``, ``take``,
+     ``settle``) carries the mark, and ``watch`` reads it without a renewal. The first reason stands. A message that
+     the owner reports as ``stopped`` leaves in that state. With ``interrupt``, the claim that stores behind an owner
+     marks it in the same step.
+M17  Result: with ``Policy(result_bytes=n)``, what a run returned is kept beside the handled id for the window, as JSON
+     of at most n bytes; a larger one is kept as "too large".
+M18  Note: the owner sends a note with ``beat``, JSON of at most 1 KB. It belongs to the tenure and ends with it.
+M19  Cancel: ``cancel`` removes one message that waits, failed before or not; its state is ``cancelled`` in the window.
+     One that runs is not touched, and the answer names its run.
+M20  Run limit: a run that takes longer than its limit is not renewed any more, so the key moves on when its lease ends,
+     the delivery counted as of a crash (M6). The package keeps this rule, not the store.
+M21  Latest: with ``Policy(keep="latest")``, a message that is stored behind an owner replaces the due ones that were
+     never delivered. They leave as ``superseded``, and the answer lists them.
 """
 
-import inspect
-import logging
-import os
-import warnings
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from types import ModuleType
-from typing import Protocol, TypeGuard
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from incumbent.clock import Moment
-from incumbent.errors import ConfigurationError
-from incumbent.validation import check_key, check_lease, check_owner, check_transfer, shown
 from incumbent.values import (
     Acquisition,
     Beat,
     Claim,
     Continued,
     DeadLetter,
+    Debounce,
     Failure,
+    KeyStatus,
     Message,
-    MessageState,
     Origin,
     Orphan,
     Policy,
     Released,
+    Status,
+    Taken,
 )
 
 DEFAULT_POLICY = Policy()
@@ -160,6 +184,9 @@ class Mailbox(Protocol):
         route: bool = True,
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
+        after_ms: int = 0,
+        debounce: Debounce | None = None,
+        interrupt: bool = False,
     ) -> Claim:
         """Store the message and try to own the key (M1).
 
@@ -167,7 +194,9 @@ class Mailbox(Protocol):
         caller will send to another function; nothing is delivered, and the message is promised. ``route=False``: if
         another owner holds the key, store nothing and return ``Busy``. Of ``message``, only ``id`` and ``event``
         count. ``origin`` is recorded with the key when the caller comes to own it; a field that it lacks keeps the
-        value that an earlier call gave.
+        value that an earlier call gave. ``after_ms``: the message is due so many milliseconds from now, at most 14 days
+        (M14: later). ``debounce``: on a key without an owner, wait for quiet (M15). ``interrupt``: if another owner
+        holds the key, mark its tenure (M16: stop).
 
         A message found out of attempts moves to the dead letters and is listed in the answer's ``dead_lettered`` (M6).
 
@@ -189,26 +218,41 @@ class Mailbox(Protocol):
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """Record the outcome of the run's messages and free the key if nothing is due; else pass it on (M2).
 
-        ``handled``: removed. ``failed``: due again after a pause, or a dead letter (M6), at once if ``final``.
-        ``dropped``: the caller's own event, whose source is told of the failure; it is removed unless it is promised
-        (M3), and counts as failed then. ``deferred``: these keep their place, promised, and their delivery to this run
-        is not counted. What the run was given and is not named has died with it (M6). With neither ``next_owner`` nor
-        ``ticket`` the key is freed whatever waits (M8: orphans). The answer's ``dead_lettered`` lists what moved to
-        the dead letters.
+        ``handled``: removed; ``results`` holds what their runs returned (M17: result). ``stopped``: removed, as stopped
+        (M16: stop). ``failed``: due again after a pause, or a dead letter (M6), at once if ``final``. ``dropped``: the
+        caller's own event, whose source is told of the failure; it is removed unless it is promised (M3), and counts as
+        failed then. ``deferred``: these keep their place, promised, and their delivery to this run is not counted. What
+        the run was given and is not named has died with it (M6). With neither ``next_owner`` nor ``ticket``, and with
+        ``hold_ms``, which holds the key from now on (M15), the key is freed whatever waits (M8: orphans). The answer's
+        ``dead_lettered`` lists what moved to the dead letters.
 
         Raises ``LeaseLost`` when the caller's lease is over; then nothing was settled (R3).
         """
         ...
 
     def beat(
-        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        note: Any = None,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Beat:
-        """Renew the lease (R4) and report how many messages wait. Raises ``LeaseLost``."""
+        """Renew the lease (R4) and report how many messages wait. ``note`` replaces the run's last one (M18).
+
+        Raises ``LeaseLost``.
+        """
         ...
 
     def take(
@@ -220,7 +264,7 @@ class Mailbox(Protocol):
         have: Sequence[str] = (),
         fence: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Sequence[Message]:
+    ) -> Taken:
         """Renew the lease and take all due messages that were never delivered, oldest first.
 
         Each counts as a delivery (M6). ``have`` lists ids that the caller holds already; the answer leaves them out.
@@ -246,14 +290,64 @@ class Mailbox(Protocol):
         ...
 
 
+class Control(Protocol):
+    """Ways to look at a key and to hold or stop it, which a mailbox may offer in addition (M14 to M21).
+
+    Those who do not use them pay nothing for them. Every method sends one request; ``keys`` and a ``show`` with events
+    may send more. They raise ``LeaseUnavailable`` (R9) and ``StoredFormatUnknown`` (M12).
+    """
+
+    def stop(self, key: str, *, fence: int | None = None, reason: str | None = None) -> int | None:
+        """Mark the live tenure, or only that of ``fence``, so that its run stops (M16).
+
+        Return the fence of the tenure that carries the mark now, or ``None`` if no such tenure is live. ``reason`` is
+        text of at most 1,024 bytes. Does not guarantee that the run notices before it ends.
+        """
+        ...
+
+    def watch(self, key: str, owner: str, *, fence: int | None = None) -> str | None:
+        """Return the mark of the owner's live tenure, ``None`` if it has none (M16). It renews nothing.
+
+        The answer may be a moment old. Raises ``LeaseLost``.
+        """
+        ...
+
+    def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
+        """Grant the key to no caller for ``for_ms`` milliseconds (at most 14 days), or until ``resume`` (M15)."""
+        ...
+
+    def resume(self, key: str) -> bool:
+        """End a hold. Return whether the key was held. What is due is an orphan from now on (M8)."""
+        ...
+
+    def cancel(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """Remove a message that waits (M19). Return its status now: ``"cancelled"`` if this call or an earlier one did.
+
+        A message that runs is not touched: its status names the owner and the fence, for ``stop``.
+        """
+        ...
+
+    def show(self, key: str, *, events: bool = False) -> KeyStatus:
+        """Return what is known of a key. ``events`` includes the events of its messages."""
+        ...
+
+    def keys(self, limit: int) -> Iterable[KeyStatus]:
+        """List keys that have an owner or messages, or are held, ``limit`` at most, without events.
+
+        A key whose lease was taken by hand and that stores no message may be missing. Raises ``StoredFormatUnknown``
+        after the last, with the records that could not be read in ``skipped`` (M12).
+        """
+        ...
+
+
 class Archive(Protocol):
     """Message states and dead letters, which a mailbox may offer in addition.
 
     Dead letters are kept for 14 days. Where the body of one cannot be read, its event is the stored text (M6).
     """
 
-    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """Return the state of a message id; ``None`` when it was never stored or has left the window (M5).
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """Return what is known of a message id; ``"unknown"`` if it was never stored or has left the window (M5).
 
         The state is ``"running"`` only while the owner that was given the message holds its lease; when that lease
         has ended, it is ``"waiting"`` (R3).
@@ -283,140 +377,3 @@ class Archive(Protocol):
         and leaves that letter as it is (M12).
         """
         ...
-
-
-_LEASE_METHODS = ("acquire_lease", "get_lease_owner", "release_lease", "renew_lease", "transfer_lease")
-_MAILBOX_METHODS = ("claim", "settle", "beat", "take", "peek", "orphans")
-_ARCHIVE_METHODS = ("find", "dead_letters", "redrive", "purge")
-# A store's own objects are passed to a provider, and are not providers; they have the methods of one of these rows:
-_CLIENT_METHODS = (
-    ("execute_command",),  # Redis and Valkey
-    ("get_paginator", "get_waiter"),  # a boto3 client
-    ("get_available_subresources",),  # a boto3 resource, such as a Table
-    ("client", "resource"),  # a boto3 session
-)
-# Neither are these, and callables: factories and classes, which make one.
-_MISTAKES = (str, bytes, int, float, os.PathLike, Mapping, Sequence, AbstractSet, Iterator, Coroutine, ModuleType)
-
-
-def _is_coroutine_function(method: object) -> bool:
-    called = getattr(method, "__call__", None)  # noqa: B004 - of what kind it is
-    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(called)
-
-
-def _has(value: object, names: Iterable[str]) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
-
-
-def is_lease_provider(value: object) -> TypeGuard[LeaseProvider]:
-    """Return whether a value has all five methods of a lease provider. A class is not a provider; its instance is."""
-    return _has(value, _LEASE_METHODS)
-
-
-def is_mailbox(value: object) -> TypeGuard[Mailbox]:
-    """Return whether a value has all six methods of a mailbox."""
-    return _has(value, _MAILBOX_METHODS)
-
-
-def is_archive(value: object) -> TypeGuard[Archive]:
-    """Return whether a value has all four methods of an archive."""
-    return _has(value, _ARCHIVE_METHODS)
-
-
-class NoopLeaseProvider:
-    """A lease provider that grants everything: every acquire wins, renew and transfer return ``True``, no key is owned.
-
-    It stands in for a backend that cannot lease. It protects nothing.
-    """
-
-    def acquire_lease(self, key: str, owner: str, ttl_ms: int) -> Acquisition:
-        """Grant the lease, without a fence."""
-        check_lease(key, owner, ttl_ms)
-        return Acquisition(acquired=True, owner=owner, expires_in_ms=ttl_ms)
-
-    def get_lease_owner(self, key: str) -> str | None:
-        """Return ``None``: no key is ever owned."""
-        check_key(key)
-        return None
-
-    def release_lease(self, key: str, owner: str) -> None:
-        """Do nothing."""
-        check_owner(owner, check_key(key))
-
-    def renew_lease(self, key: str, owner: str, ttl_ms: int) -> bool:
-        """Return ``True``."""
-        check_lease(key, owner, ttl_ms)
-        return True
-
-    def transfer_lease(self, key: str, from_owner: str, to_owner: str, ttl_ms: int) -> bool:
-        """Return ``True``."""
-        check_transfer(key, from_owner, to_owner, ttl_ms)
-        return True
-
-
-def check_waits(backend: object, ttl_ms: int) -> None:
-    """Refuse a provider whose client may wait longer than a lease of ``ttl_ms`` lasts.
-
-    Only a provider with a method ``check_ttl(ttl_ms)`` is checked; that method raises ``ConfigurationError``.
-    """
-    check = getattr(backend, "check_ttl", None)
-    if callable(check):
-        check(ttl_ms)
-
-
-def check_backend(backend: object) -> None:
-    """Refuse a value that cannot be a backend.
-
-    That is a name, a path, settings, a collection, a store's bare client, a module, a class or a function; and a
-    provider whose methods are coroutine functions. A value with the methods of a provider is one, whatever its class.
-    Raises ``ConfigurationError``.
-    """
-    for name in ("get_lease_provider", *_LEASE_METHODS, *_MAILBOX_METHODS, *_ARCHIVE_METHODS):
-        if not isinstance(backend, type) and _is_coroutine_function(getattr(backend, name, None)):
-            raise ConfigurationError(
-                f"{type(backend).__name__}.{name} is a coroutine function: a provider's methods are not async"
-            )
-    if is_lease_provider(backend) or _has(backend, ("get_lease_provider",)):
-        return
-    of_a_store = any(_has(backend, methods) for methods in _CLIENT_METHODS)
-    if of_a_store or isinstance(backend, _MISTAKES) or callable(backend):
-        raise ConfigurationError(
-            f"{shown(backend)} is not a lease provider: pass an instance, such as RedisProvider(url=...) or "
-            "DynamoDBProvider(client=...), or leave provider= out and set INCUMBENT_PROVIDER"
-        )
-
-
-def resolve_lease_provider(backend: object) -> LeaseProvider:
-    """Return a backend's lease provider: the backend itself, or what its ``get_lease_provider()`` returns.
-
-    For a backend that cannot lease, warn and return a ``NoopLeaseProvider``. ``None`` is not such a backend: it raises
-    a ``ConfigurationError`` that says what to set.
-    """
-    if backend is None:
-        raise ConfigurationError(
-            "no lease provider: set INCUMBENT_PROVIDER to redis, dynamodb or memory (none for no leases at all), "
-            "or pass provider="
-        )
-    check_backend(backend)
-    if is_lease_provider(backend):
-        return backend
-    offer = getattr(backend, "get_lease_provider", None)
-    if callable(offer):
-        offered = offer()
-        if is_lease_provider(offered):
-            check_backend(offered)
-            return offered
-        if offered is not None:
-            raise ConfigurationError(
-                f"{type(backend).__name__}.get_lease_provider() returned a {type(offered).__name__}, which lacks "
-                f"some of {', '.join(_LEASE_METHODS)}"
-            )
-    warnings.warn(
-        f"{type(backend).__name__} cannot lease: every invocation runs at once (NoopLeaseProvider)",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    logging.getLogger("incumbent").warning(
-        "%s cannot lease: every invocation runs at once (NoopLeaseProvider)", type(backend).__name__
-    )
-    return NoopLeaseProvider()

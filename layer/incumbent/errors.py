@@ -20,7 +20,7 @@ The text of an error says what happened, to which key, and what to do. Its attri
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 MAX_PAUSE_MS = 86_400_000
 _NAMED = 10  # records, in the error of a listing
@@ -58,8 +58,8 @@ class LeaseBusy(IncumbentError):
 class DuplicateMessage(IncumbentError):
     """The message of a state machine's task ran before, and its result is not kept, so this try has no result.
 
-    ``state`` is its state: ``"handled"`` or ``"dead"``. Raised because the state machine would take any answer for
-    the task's result. Nothing ran.
+    ``state`` is how it left, such as ``"handled"`` or ``"dead"``. Raised because the state machine would take any
+    answer for the task's result. Nothing ran.
     """
 
     def __init__(self, message: str, *, key: str | None = None, state: str | None = None) -> None:
@@ -153,13 +153,25 @@ class RetryLater(IncumbentError):
 
     The run counts as a delivery. The pause is not kept to the millisecond. If a subclass sets no ``after_ms``, or one
     that is not allowed, the policy's pause counts.
+
+    ``scope="key"`` holds the key for as long (M15: hold), for an upstream that needs to cool down: no message of the
+    key runs meanwhile, and new ones are stored. ``"message"``, the default, lets other messages run.
     """
 
-    def __init__(self, after_ms: int, reason: str = "the handler asked for a pause") -> None:
-        """Refuse a pause that is not a whole number of milliseconds from 0 to one day."""
+    def __init__(
+        self,
+        after_ms: int,
+        reason: str = "the handler asked for a pause",
+        *,
+        scope: Literal["message", "key"] = "message",
+    ) -> None:
+        """Refuse a pause that is not a whole number of milliseconds from 0 to one day, and any other scope."""
         if type(after_ms) is not int or not 0 <= after_ms <= MAX_PAUSE_MS:
             raise ConfigurationError(
                 f"RetryLater(after_ms={after_ms!r}): pass whole milliseconds from 0 to {MAX_PAUSE_MS:,}"
             )
+        if scope not in ("message", "key"):
+            raise ConfigurationError(f"RetryLater(scope={scope!r}): pass 'message' or 'key'")
         super().__init__(f"{reason}: again in {after_ms} ms")
         self.after_ms = after_ms
+        self.scope = scope

@@ -7,27 +7,33 @@ callers wait longer than the owner may rely on its lease (R3: expiry).
 
 How a message goes through a key::
 
-    claim/routed ──> due ──grant/take──> given to a tenure ──settle──> handled
+    claim/routed ──> due ──grant/take──> given to a tenure ──settle──> handled, stopped
                       ^                        │
-                      └──── pause, deferred <──┤ failed, died        ──> dead (out of attempts)
-                                               └ dropped, not promised ──> gone, with a trace (M3)
+                      ├──── pause, deferred <──┤ failed, died        ──> dead (out of attempts)
+    later (M14) ──────┘                        └ dropped, not promised ──> gone, with a trace (M3)
+
+    waiting ──cancel──> cancelled (M19)      waiting ──a later one, keep="latest"──> superseded (M21)
 
 A *tenure* is the time from one grant to the next; its fence is its name. A message is given to a tenure when it is
 counted as delivered in it. What a tenure was given and did not settle, its run died with: the next grant ends that run,
 and until then the message counts as if it had. So no message was ever given to a tenure before the last.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from incumbent.values import Failure, MessageState, Origin, Orphan, Policy
+from incumbent.values import FOREVER_MS, Debounce, Failure, MessageState, Origin, Orphan, Policy
 
 LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept
 BEYOND = 100  # M7: how many messages owners that die may leave behind in a mailbox that is full
 MAX_STORED = 1_000 + BEYOND  # M7: of a key, whatever its policy is
+INTERRUPTED = "a later message interrupts this run"  # M16
 REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
+
+
+Outcome: TypeAlias = Literal["handled", "dead", "failed", "stopped", "cancelled", "superseded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +53,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The trace of a message that left: evidence of its settle (R9), by which its id is a duplicate (M5)."""
+    """The trace of a message that left: evidence of its settle (R9), by which its id is a duplicate (M5).
+
+    ``result`` is the JSON of what its run returned, if that is kept, and empty if it was too large to keep (M17).
+    """
 
     id: str
-    outcome: Literal["handled", "dead", "failed"]
+    outcome: Outcome
     claimed_by: str
     fence: int
     at_ms: int
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,9 @@ class KeyState:
 
     ``block`` and ``pauses_ms`` are the policy of the last claim that came to run messages (a ticket's claim does not)
     or of the last settle since: what ends a run need not know the policy.
+
+    Before ``quiet_until_ms`` and ``held_until_ms`` no caller is granted the key (M15). ``stop`` is the mark of the
+    live tenure, with the reason, which may be empty (M16); ``note`` is the JSON that its run has noted (M18).
     """
 
     owner: str | None = None
@@ -100,6 +113,11 @@ class KeyState:
     block: bool = False
     pauses_ms: tuple[int, ...] = ()
     origin: Origin | None = None
+    quiet_until_ms: int = 0
+    held_until_ms: int = 0
+    held_reason: str | None = None
+    stop: str | None = None
+    note: str | None = None
 
 
 # --- answers of the functions below, to which a provider adds moments and events
@@ -114,11 +132,12 @@ class Granted:
     given: tuple[Stored, ...]
     waiting: int
     expires_ms: int
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Another owner's tenure, or one that has just ended (``owner`` is ``None``)."""
+    """Another owner's tenure, or one that has just ended or a key that is held (``owner`` is ``None``)."""
 
     owner: str | None
     expires_ms: int
@@ -126,10 +145,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The message is stored and promised."""
+    """The message is stored and promised. ``due_ms`` is when a free key can be granted, if this made it earlier."""
 
     owner: str | None
     stored: int
+    due_ms: int | None = None
+    superseded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +163,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """The key is free; ``remaining`` messages are stored."""
+    """The key is free; ``remaining`` messages are stored, and it can be granted for them from ``due_ms`` on."""
 
     remaining: int
+    due_ms: int | None = None
+    stop: str | None = None
 
 
-Nothing = Literal["nothing due"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """No message may run now; a free key can be granted from ``due_ms`` on, if something waits."""
+
+    due_ms: int | None = None
+
+
 Full = Literal["full"]
 Lost = Literal["lost"]
 Unknown = Literal["unknown"]
@@ -177,9 +206,30 @@ def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
             continue
         if message.due_ms <= now_ms:
             found.append(message)
-        elif state.block:
+        elif state.block and message.attempts:  # what was only delayed blocks nothing (M14)
             break
     return found
+
+
+def not_before_ms(state: KeyState) -> int:
+    """Return the moment before which no caller is granted the key (M15: not before)."""
+    return max(state.quiet_until_ms, state.held_until_ms)
+
+
+def next_due_ms(state: KeyState, now_ms: int) -> int | None:
+    """Return when a free key can next be granted for a stored message; ``None`` if that is not known.
+
+    Where paused messages block, what waits behind one is due with it (M6: failure).
+    """
+    if state.held_until_ms == FOREVER_MS:
+        return None
+    state = _end_runs(state, now_ms)
+    moments: list[int] = []
+    for message in state.mail:
+        moments.append(max(message.due_ms, now_ms))
+        if state.block and message.attempts and message.due_ms > now_ms:
+            break
+    return max(min(moments), not_before_ms(state)) if moments else None
 
 
 def given(state: KeyState) -> tuple[Stored, ...]:
@@ -195,7 +245,19 @@ def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew
             return "running" if running else "waiting"
     for trace in reversed(state.ended):  # the latest counts: a dead letter that was put back may end again
         if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
-            return "handled" if trace.outcome == "handled" else "dead"
+            return trace.outcome
+    return None
+
+
+def trace_of(state: KeyState, message_id: str, now_ms: int, window_ms: int) -> Ended | None:
+    """Return the latest trace of an id that left for good, within the window (M5)."""
+    return _latest(state.ended, message_id, now_ms, window_ms)
+
+
+def _latest(traces: Sequence[Ended], message_id: str, now_ms: int, window_ms: int) -> Ended | None:
+    for trace in reversed(traces):
+        if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
+            return trace
     return None
 
 
@@ -204,9 +266,10 @@ def orphaned_since(state: KeyState, now_ms: int, skew_ms: int = 0) -> int | None
     if owned(state, now_ms, skew_ms):
         return None
     waiting = due(state, now_ms, skew_ms)
-    if not waiting:
+    if not waiting or now_ms < not_before_ms(state):
         return None
-    return max(_ended_ms(state, skew_ms), min(max(message.due_ms, message.stored_ms) for message in waiting))
+    since_ms = min(max(message.due_ms, message.stored_ms) for message in waiting)
+    return max(_ended_ms(state, skew_ms), since_ms, not_before_ms(state))
 
 
 def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
@@ -230,12 +293,14 @@ def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int =
         expires_ms=now_ms + ttl_ms,
         since_ms=now_ms,
         tenure_end=None,
+        stop=None,
+        note=None,
     )
 
 
 def _free(state: KeyState, now_ms: int, end: TenureEnd) -> KeyState:
     """End a tenure on purpose: the key is free from now on."""
-    return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, tenure_end=end)
+    return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, tenure_end=end, stop=None, note=None)
 
 
 def _ended_ms(state: KeyState, skew_ms: int) -> int:
@@ -319,8 +384,9 @@ def dead_lettered(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
     return tuple(letter for letter in after.dead if letter not in before.dead)
 
 
-def _trace(state: KeyState, message: Stored, outcome: Literal["handled", "dead", "failed"], now_ms: int) -> Ended:
-    return Ended(id=message.id, outcome=outcome, claimed_by=message.claimed_by, fence=state.fence, at_ms=now_ms)
+def _trace(state: KeyState, message: Stored, outcome: Outcome, now_ms: int, result: str | None = None) -> Ended:
+    by, fence = message.claimed_by, state.fence
+    return Ended(id=message.id, outcome=outcome, claimed_by=by, fence=fence, at_ms=now_ms, result=result)
 
 
 def _change(state: KeyState, ids: Iterable[str], change: Callable[[Stored], Stored]) -> KeyState:
@@ -351,7 +417,7 @@ def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
-    """Remove the oldest traces: those older than the window, and all but the last 256 of each outcome (M5)."""
+    """Remove the oldest traces: those older than the window, and all but the last 256 of each kind (M5)."""
     kept = state.ended
     while kept and now_ms - kept[0].at_ms >= window_ms:
         kept = kept[1:]
@@ -360,16 +426,27 @@ def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
     return state if len(kept) == len(state.ended) else replace(state, ended=kept)
 
 
+# What is remembered together: dead, failed, and all else that left for good (M5).
+KINDS: Mapping[Outcome, Outcome] = {
+    "handled": "handled",
+    "dead": "dead",
+    "failed": "failed",
+    "stopped": "handled",
+    "cancelled": "handled",
+    "superseded": "handled",
+}
+
+
 def _newest(traces: tuple[Ended, ...]) -> tuple[Ended, ...]:
-    """The last 256 of each outcome. Mostly the first one is too many, and the rest is not looked at one by one."""
-    outcomes = [trace.outcome for trace in traces]
-    spare = {outcome: outcomes.count(outcome) - REMEMBERED for outcome in set(outcomes)}
+    """The last 256 of each kind. Mostly the first one is too many, and the rest is not looked at one by one."""
+    kinds = [KINDS[trace.outcome] for trace in traces]
+    spare = {kind: kinds.count(kind) - REMEMBERED for kind in set(kinds)}
     kept: list[Ended] = []
     for place, trace in enumerate(traces):
         if max(spare.values()) <= 0:
             return (*kept, *traces[place:])
-        spare[trace.outcome] -= 1
-        if spare[trace.outcome] < 0:
+        spare[kinds[place]] -= 1
+        if spare[kinds[place]] < 0:
             kept.append(trace)
     return tuple(kept)
 
@@ -382,6 +459,7 @@ def _granted(state: KeyState, now_ms: int) -> Granted:
         given=given(state),
         waiting=len(due(state, now_ms)),
         expires_ms=state.expires_ms,
+        stop=state.stop,
     )
 
 
@@ -389,23 +467,29 @@ def _granted(state: KeyState, now_ms: int) -> Granted:
 
 
 def acquire(state: KeyState, now_ms: int, owner: str, ttl_ms: int, skew_ms: int = 0) -> tuple[KeyState, Granted | Held]:
-    """Grant a free or expired key, or one that is already this owner's; else return the holder (R2)."""
+    """Grant a free or expired key, or one that is already this owner's; else return the holder (R2, M15)."""
     if owned(state, now_ms, skew_ms):
         if state.owner != owner:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
         again = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))  # R4: never forward
         return again, _granted(again, now_ms)
+    if now_ms < not_before_ms(state):
+        return state, Held(owner=None, expires_ms=not_before_ms(state))
     new = _grant(state, owner, now_ms, ttl_ms, skew_ms)
     return new, _granted(new, now_ms)
 
 
 def renew(
-    state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None
+    state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None, *, note: str | None = None
 ) -> tuple[KeyState, Granted | Lost]:
-    """Extend a live lease of that owner; keep the fence; never bring the expiry forward (R4)."""
+    """Extend a live lease of that owner; keep the fence; never bring the expiry forward (R4).
+
+    ``note`` replaces what the run has noted before (M18).
+    """
     if not owned_by(state, owner, now_ms, fence):
         return state, "lost"
-    renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))
+    kept = state.note if note is None else note
+    renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms), note=kept)
     return renewed, _granted(renewed, now_ms)
 
 
@@ -456,10 +540,17 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     as_ticket: bool = False,
     route: bool = True,
     origin: Origin | None = None,
+    debounce: Debounce | None = None,
+    interrupt: bool = False,
     skew_ms: int = 0,
 ) -> tuple[KeyState, Granted | Accepted | Known | Held | Nothing | Full]:
-    """Store the message and try to own the key, in one step, decided in the rule's order (M1)."""
+    """Store the message and try to own the key, in one step, decided in the rule's order (M1).
+
+    A message with a ``due_ms`` is not due before (M14). ``debounce`` is what an arrival on a key without an owner
+    waits for (M15). ``interrupt``: a message that is stored behind an owner marks its tenure (M16).
+    """
     live = owned(state, now_ms, skew_ms)
+    not_yet = now_ms < not_before_ms(state)
     known = {stored.id: stored for stored in state.mail}
 
     if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
@@ -468,23 +559,25 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     traces = [each for each in state.ended if each.claimed_by == owner or each.id == message_id]  # of many, few
     for trace in traces:
         if trace.outcome == "failed" and trace.claimed_by == owner and now_ms - trace.at_ms < policy.window_ms:
-            return state, "nothing due"  # a late copy of a claim whose own message has failed since (M3)
+            return state, Nothing()  # a late copy of a claim whose own message has failed since (M3)
     if message is None:
         redeems = ticket is not None and state.owner == ticket  # M9
         if live and not redeems:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
+        if not_yet:  # the ticket's tenure ends: its function is woken again when the key may be granted (M15)
+            over = TenureEnd(how="released", owner=state.owner or "", successor=None, fence=state.fence)
+            freed = _free(_end_runs(state, now_ms, skew_ms), now_ms, over) if live else state
+            return freed, Nothing(due_ms=next_due_ms(freed, now_ms))
         if not live and not _has_work(state if as_ticket else _note(state, policy), now_ms, policy, skew_ms):
-            return state, "nothing due"
+            return state, Nothing(due_ms=next_due_ms(state, now_ms))
         return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, skew_ms=skew_ms)
 
-    for trace in reversed(traces):  # (2) handled or dead within the window; the latest counts
-        if trace.id == message.id and trace.outcome != "failed" and now_ms - trace.at_ms < policy.window_ms:
-            if trace.claimed_by == owner:  # routed by this very claim, and finished since (R8)
-                return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
-            return state, Known(
-                state="handled" if trace.outcome == "handled" else "dead",
-                owner=state.owner if live else None,
-            )
+    left = _latest(traces, message.id, now_ms, policy.window_ms)
+    if left is not None:  # (2) it left for good within the window; the latest trace counts
+        if left.claimed_by == owner:  # routed by this very claim, and finished since (R8)
+            return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
+        assert left.outcome != "failed"  # noqa: S101 - such a trace does not count
+        return state, Known(state=left.outcome, owner=state.owner if live else None)
     if message.id in known:
         stored = known[message.id]
         if live:  # (3) it waits or runs: promised before the caller is told so (M3)
@@ -493,6 +586,11 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
                 return promised, Accepted(owner=state.owner, stored=len(state.mail))
             running = stored.delivered_fence == state.fence
             return promised, Known(state="running" if running else "waiting", owner=state.owner)
+        for_later = as_ticket and not stored.attempts and stored.due_ms > now_ms and not due(state, now_ms, skew_ms)
+        if for_later or not_yet:
+            promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)
+            # A repeated call learns the moment once more: the first answer may have been lost (R8).
+            return _promised(promised, now_ms, stored, owner, before=KeyState())
         # (4) it waits and the key is free: now this caller's
         mine = _change(state, [message.id], lambda m: replace(m, claimed_by=owner, promised=m.promised or as_ticket))
         return _own(
@@ -509,19 +607,34 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     if live:  # (5) stored behind an owner
         if not route:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
-        if len(state.mail) >= policy.max_pending:  # M7
+        kept, replaced = _superseded(state, now_ms) if policy.keep == "latest" else (state, ())
+        if len(kept.mail) >= policy.max_pending:  # M7
             return state, "full"
-        routed = _with_target(replace(state, mail=(*state.mail, replace(message, promised=True))), origin)
-        return routed, Accepted(owner=state.owner, stored=len(routed.mail))
+        routed = _with_target(_stored(kept, replace(message, promised=True)), origin)
+        if interrupt and routed.stop is None:
+            routed = replace(routed, stop=INTERRUPTED)
+        return _forget(routed, now_ms, policy.window_ms) if replaced else routed, Accepted(
+            owner=state.owner, stored=len(routed.mail), superseded=replaced
+        )
+    if not_yet and not route:
+        return state, Held(owner=None, expires_ms=not_before_ms(state))
+    if (
+        not_yet and len(state.mail) >= policy.max_pending
+    ):  # no caller is granted the key, so it is bounded like a held one
+        return state, "full"
     # (5) stored and owned even if the mailbox is full, unless it would only wait behind a blocking one (M7: limits)
     if len(state.mail) >= policy.max_pending + BEYOND:
         return state, "full"
     bounded = len(state.mail) >= policy.max_pending and policy.on_error == "block" and not as_ticket
     if bounded and not _has_work(_note(state, policy), now_ms, policy, skew_ms):
         return state, "full"
-    mine = replace(
-        state, mail=(*state.mail, message if message.promised == as_ticket else replace(message, promised=as_ticket))
-    )
+    mine = _stored(state, message if message.promised == as_ticket else replace(message, promised=as_ticket))
+    if debounce is not None and message.due_ms <= now_ms:
+        mine = _quieted(mine, now_ms, debounce)
+    for_later = as_ticket and message.due_ms > now_ms and not due(mine, now_ms, skew_ms)
+    if for_later or now_ms < not_before_ms(mine):
+        promised = _with_target(_change(mine, [message.id], lambda m: replace(m, promised=True)), origin)
+        return _promised(promised, now_ms, message, owner, before=state)
     return _own(
         mine,
         now_ms,
@@ -533,6 +646,42 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         skew_ms=skew_ms,
         wanted=message,
     )
+
+
+def _stored(state: KeyState, message: Stored) -> KeyState:
+    """Put a message at the end of the mailbox; one for later before those that are for a later moment still (M14)."""
+    places = (place for place, other in enumerate(state.mail) if not other.attempts and other.due_ms > message.due_ms)
+    place = next(places, len(state.mail)) if message.due_ms else len(state.mail)
+    return replace(state, mail=(*state.mail[:place], message, *state.mail[place:]))
+
+
+def _promised(
+    state: KeyState, now_ms: int, wanted: Stored, owner: str, *, before: KeyState
+) -> tuple[KeyState, Accepted | Known]:
+    """Answer for a message that waits though the key has no owner: it is promised (M3).
+
+    The caller learns when the key can be granted if that is earlier than it was: else another caller has learnt it.
+    """
+    if wanted.claimed_by != owner:
+        return state, Known(state="waiting", owner=None)
+    due_ms, known_ms = next_due_ms(state, now_ms), next_due_ms(before, now_ms)
+    earlier = due_ms is not None and (known_ms is None or due_ms < known_ms)
+    return state, Accepted(owner=None, stored=len(state.mail), due_ms=due_ms if earlier else None)
+
+
+def _quieted(state: KeyState, now_ms: int, debounce: Debounce) -> KeyState:
+    """Let the key wait until no message has come for a while, but not for ever (M15: debounce)."""
+    first_ms = min(message.stored_ms for message in state.mail if not message.attempts and message.due_ms <= now_ms)
+    until_ms = min(now_ms + debounce.quiet_ms, first_ms + debounce.max_ms)
+    return replace(state, quiet_until_ms=until_ms)
+
+
+def _superseded(state: KeyState, now_ms: int) -> tuple[KeyState, tuple[str, ...]]:
+    """Take out what is due and was never delivered: a later message replaces it (M21: latest)."""
+    gone = [message for message in state.mail if not message.attempts and message.due_ms <= now_ms]
+    for message in gone:
+        state = _remove(state, message, "superseded", now_ms)
+    return state, tuple(message.id for message in gone)
 
 
 def described(known: Origin | None, origin: Origin | None) -> Origin | None:
@@ -573,7 +722,7 @@ def _claim_again(
     An owner that only acquired the lease has no message yet: it stores its own and gets the oldest.
     """
     if message is not None and state_of(state, message.id, now_ms, policy.window_ms) is None:
-        state = replace(state, mail=(*state.mail, replace(message, promised=as_ticket)))
+        state = _stored(state, replace(message, promised=as_ticket))
     if not given(state) and not as_ticket:
         state = _deliver(state, now_ms, policy.max_attempts)
     return state, _granted(state, now_ms)
@@ -608,17 +757,15 @@ def _own(
     # There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.
     freed = _free(new, now_ms, TenureEnd(how="released", owner=owner, successor=None, fence=new.fence))
     if wanted is None:
-        return freed, "nothing due"
+        return freed, Nothing(due_ms=next_due_ms(freed, now_ms))
     if all(message.id != wanted.id for message in freed.mail):
         return freed, Known(state="dead", owner=None)
     # It pauses, or waits behind a paused one: the mailbox runs it when it is due (M6, M8), so it is promised (M3).
     promised = _change(freed, [wanted.id], lambda m: replace(m, promised=True, claimed_by=wanted.claimed_by))
-    if wanted.claimed_by == owner:
-        return promised, Accepted(owner=None, stored=len(promised.mail))
-    return promised, Known(state="waiting", owner=None)
+    return _promised(promised, now_ms, wanted, owner, before=promised)
 
 
-def settle(
+def settle(  # noqa: C901 - one branch for each outcome
     state: KeyState,
     now_ms: int,
     owner: str,
@@ -629,22 +776,31 @@ def settle(
     dropped: Sequence[Failure],
     deferred: Sequence[str],
     policy: Policy,
+    stopped: Sequence[str] = (),
+    results: Mapping[str, str] | None = None,
+    hold_ms: int = 0,
+    hold_reason: str | None = None,
     next_owner: str | None = None,
     ticket: str | None = None,
     fence: int | None = None,
     repeated: bool = False,
 ) -> tuple[KeyState, Granted | Freed | Lost | Unknown]:
-    """Record the outcome of messages, and free the key if nothing is due, else pass it on, in one step (M2)."""
+    """Record the outcome of messages, and free the key if nothing may run, else pass it on, in one step (M2).
+
+    ``results`` are those to keep (M17). With ``hold_ms`` the key is held from now on (M15).
+    """
     successor = next_owner or ticket
     if not owned_by(state, owner, now_ms, fence):
-        ids = [*handled, *(failure.id for failure in dropped)]
+        ids = [*handled, *stopped, *(failure.id for failure in dropped)]
         return state, _settled_before(state, now_ms, owner, successor, ids, fence=fence, repeated=repeated)
 
     failures = {failure.id: failure for failure in (*failed, *dropped)}
     drops = {failure.id for failure in dropped}
     for message in state.mail:
         if message.id in handled:
-            state = _remove(state, message, "handled", now_ms)
+            state = _remove(state, message, "handled", now_ms, (results or {}).get(message.id))
+        elif message.id in stopped:
+            state = _remove(state, message, "stopped", now_ms)
         elif message.id in drops and not message.promised:  # its source is told, and keeps it (M3: promised)
             state = _remove(state, message, "failed", now_ms)
         elif message.id in failures:  # the mailbox retries a promised message, even one promised meanwhile (M3)
@@ -653,25 +809,31 @@ def settle(
     running = _running(state)  # and not named: as after a crash
     state = _bury_spent(_end_runs(_note(state, policy), now_ms), running, now_ms, policy.max_attempts)
 
-    settled = TenureEnd(how="settled", owner=owner, successor=None, fence=state.fence)
-    if successor is None or not due(state, now_ms):
-        return _free(state, now_ms, settled), Freed(remaining=len(state.mail))
+    settled, mark = TenureEnd(how="settled", owner=owner, successor=None, fence=state.fence), state.stop
+    if hold_ms:
+        state = hold(state, now_ms, now_ms + hold_ms, hold_reason)
+    if successor is None or now_ms < not_before_ms(state) or not due(state, now_ms):
+        return _freed(_free(state, now_ms, settled), now_ms, mark)
     new = _grant(state, successor, now_ms, ttl_ms)
     if ticket is not None:
         new = _change(new, [m.id for m in new.mail], lambda m: replace(m, promised=True))  # M3
     else:
         new = _deliver(new, now_ms, policy.max_attempts)
         if not given(new):  # all due messages were out of attempts
-            return _free(new, now_ms, settled), Freed(remaining=len(new.mail))
+            return _freed(_free(new, now_ms, settled), now_ms, mark)
     new = replace(new, tenure_end=TenureEnd(how="moved", owner=owner, successor=successor, fence=new.fence))
-    return new, _granted(new, now_ms)
+    return new, replace(_granted(new, now_ms), stop=mark)
 
 
-def _remove(state: KeyState, message: Stored, outcome: Literal["handled", "failed"], now_ms: int) -> KeyState:
+def _freed(state: KeyState, now_ms: int, stop: str | None = None) -> tuple[KeyState, Freed]:
+    return state, Freed(remaining=len(state.mail), due_ms=next_due_ms(state, now_ms), stop=stop)
+
+
+def _remove(state: KeyState, message: Stored, outcome: Outcome, now_ms: int, result: str | None = None) -> KeyState:
     return replace(
         state,
         mail=tuple(other for other in state.mail if other.id != message.id),
-        ended=(*state.ended, _trace(state, message, outcome, now_ms)),
+        ended=(*state.ended, _trace(state, message, outcome, now_ms, result)),
     )
 
 
@@ -717,7 +879,7 @@ def _settled_before(
         if end.how == "moved" and end.successor == successor and owned_by(state, end.successor or "", now_ms):
             return _granted(state, now_ms)
         if end.how == "settled":
-            return Freed(remaining=len(state.mail))
+            return _freed(state, now_ms)[1]
     if repeated:  # R9
         if any(trace.id in finished and trace.fence == fence for trace in state.ended):
             return Freed(remaining=len(state.mail))
@@ -775,3 +937,42 @@ def purge(state: KeyState, message_id: str) -> tuple[KeyState, bool]:
     """Remove a dead letter; the trace of its id stays."""
     rest = tuple(letter for letter in state.dead if letter.id != message_id)
     return replace(state, dead=rest), len(rest) < len(state.dead)
+
+
+# --- control
+
+
+def stop(state: KeyState, now_ms: int, fence: int | None, reason: str, skew_ms: int = 0) -> tuple[KeyState, int | None]:
+    """Mark the live tenure, or only the one of that fence; return its fence, or ``None`` if it is not live (M16).
+
+    The first reason stands: a repeated call changes nothing.
+    """
+    if not owned(state, now_ms, skew_ms) or fence not in (None, state.fence):
+        return state, None
+    return state if state.stop is not None else replace(state, stop=reason), state.fence
+
+
+def hold(state: KeyState, now_ms: int, until_ms: int, reason: str | None) -> KeyState:
+    """Grant the key to no caller until then (M15). It never shortens a hold that is longer."""
+    if until_ms <= max(now_ms, state.held_until_ms):
+        return state
+    return replace(state, held_until_ms=until_ms, held_reason=reason)
+
+
+def resume(state: KeyState, now_ms: int) -> tuple[KeyState, bool]:
+    """End a hold. Return whether there was one."""
+    if now_ms >= state.held_until_ms:  # when it ended still says since when what is due is an orphan (M8)
+        return state, False
+    return replace(state, held_until_ms=0, held_reason=None), True
+
+
+def cancel(
+    state: KeyState, now_ms: int, message_id: str, window_ms: int, skew_ms: int = 0
+) -> tuple[KeyState, MessageState | None]:
+    """Remove a message that waits; return its state then (M19). One that runs is left to its run."""
+    for message in state.mail:
+        if message.id == message_id:
+            if owned(state, now_ms, skew_ms) and message.delivered_fence == state.fence:
+                return state, "running"
+            return _forget(_remove(state, message, "cancelled", now_ms), now_ms, window_ms), "cancelled"
+    return state, state_of(state, message_id, now_ms, window_ms, skew_ms)

@@ -198,9 +198,14 @@ def check_lease(key: object, owner: object, ttl_ms: object, fence: object = None
     checked = check_key(key)
     check_owner(owner, checked)
     check_ttl(ttl_ms, checked)
+    check_fence(fence, checked)
+
+
+def check_fence(fence: object, key: str) -> None:
+    """Check a fence; ``None`` is one that the caller does not know. Raises ``ConfigurationError``."""
     if fence is not None and (type(fence) is not int or not 0 <= fence <= MAX_FENCE):
         raise ConfigurationError(
-            f"fence of key {checked!r} is {shown(fence)}: pass the fence that the owner was granted", key=checked
+            f"fence of key {key!r} is {shown(fence)}: pass the fence that the owner was granted", key=key
         )
 
 

@@ -2,10 +2,10 @@
 
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
-from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
+from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
 
 
-class TestMemory(MailboxConformance, ArchiveConformance):
+class TestMemory(ControlConformance, MailboxConformance, ArchiveConformance):
     """One process, one lock, a clock of the test's own."""
 
     def make_provider(self) -> MemoryProvider:

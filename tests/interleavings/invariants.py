@@ -5,9 +5,10 @@ sent the request in between, and remembers what was promised, handled and dead_l
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from incumbent.rules import KeyState, Stored
+from incumbent.rules import KeyState, Stored, not_before_ms
 from incumbent.values import Policy
 
 
@@ -21,8 +22,10 @@ class Picture:
 
     ``letters`` are the ids of the dead letters, ``bodies`` the bodies outside the record, ``needed`` those that the
     record names. ``indexed_ms`` is from when on the orphans' index shows the key (``None``: never; the stores without
-    an index find what is there). ``faults`` are parts of the record that do not fit together.
+    an index find what is there). ``faults`` are parts of the record that do not fit together. ``now_ms`` is the time.
     """
+
+    now_ms: int = 0
 
     state: KeyState = field(default_factory=KeyState)
     letters: tuple[str, ...] = ()
@@ -43,7 +46,12 @@ class Intent:
     handled: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
     deferred: frozenset[str] = frozenset()
+    stopped: frozenset[str] = frozenset()
     redrives: str | None = None
+    cancels: str | None = None
+    marks: bool = False
+    marks_fence: int | None = None
+    supersedes: bool = False
 
     def __str__(self) -> str:
         return f"{self.call} by {self.owner}" if self.owner else self.call
@@ -58,6 +66,7 @@ class History:
     picture: Picture = field(default_factory=Picture)
     promised: set[str] = field(default_factory=set)
     handled: Counter[str] = field(default_factory=Counter)
+    gone: set[str] = field(default_factory=set)
     letters: set[str] = field(default_factory=set)
     to_purge: set[str] = field(default_factory=set)
     purged: Counter[str] = field(default_factory=Counter)
@@ -70,6 +79,7 @@ class History:
             self,
             promised=set(self.promised),
             handled=Counter(self.handled),
+            gone=set(self.gone),
             letters=set(self.letters),
             to_purge=set(self.to_purge),
             purged=Counter(self.purged),
@@ -84,6 +94,8 @@ class History:
         if picture.faults:
             raise Violation(f"{intent}: {'; '.join(picture.faults)}")
         self._lease(intent, before.state, picture.state)
+        self._not_before(intent, before.state, picture)
+        self._mark(intent, before.state, picture.state)
         self._came_and_left(intent, before.state, picture.state)
         self._letters(intent, picture)
         self._index(intent, picture)
@@ -121,7 +133,8 @@ class History:
 
     def _is_safe(self, message_id: str, why: str) -> None:
         stored = any(message.id == message_id for message in self.picture.state.mail)
-        if not (stored or self.handled[message_id] or message_id in self.letters or self.purged[message_id]):
+        left = self.handled[message_id] or message_id in self.gone or self.purged[message_id]
+        if not (stored or left or message_id in self.letters):
             raise Violation(f"M3: promised message {message_id} is lost {why}")
 
     @staticmethod
@@ -132,6 +145,25 @@ class History:
         kept = after.owner is not None and (after.owner, after.fence) == (before.owner, before.fence)
         if kept and after.expires_ms < before.expires_ms:
             raise Violation(f"R4: {intent} shortens the lease by {before.expires_ms - after.expires_ms} ms")
+
+    @staticmethod
+    def _not_before(intent: Intent, before: KeyState, picture: Picture) -> None:
+        """M15: until then the key is granted to no caller; a live owner may transfer it."""
+        after = picture.state
+        granted = after.owner is not None and after.fence != before.fence
+        if granted and intent.call != "transfer" and picture.now_ms < not_before_ms(before):
+            wait_ms = not_before_ms(before) - picture.now_ms
+            raise Violation(f"M15: {intent} is granted the key {wait_ms} ms before it may be")
+
+    @staticmethod
+    def _mark(intent: Intent, before: KeyState, after: KeyState) -> None:
+        """M16: only a stop marks, only the tenure that it means, and no tenure begins with a mark."""
+        if after.stop is None:
+            return
+        if after.owner is None or after.fence != before.fence:
+            raise Violation(f"M16: after {intent} a mark is left of an earlier tenure")
+        if before.stop is None and not (intent.marks and intent.marks_fence in (None, after.fence)):
+            raise Violation(f"M16: {intent} marks tenure {after.fence}, which it does not mean")
 
     def _came_and_left(self, intent: Intent, before: KeyState, after: KeyState) -> None:
         stood = {message.id: message for message in before.mail}
@@ -183,11 +215,17 @@ class History:
             self.letters.discard(message.id)
         elif intent.stores != message.id:
             raise Violation(f"{intent} stores {message.id}, which it does not name")
-        elif self.handled[message.id] or message.id in self.letters:
+        elif self.handled[message.id] or message.id in self.letters | self.gone:
             raise Violation(f"M5: {intent} stores {message.id}, which was handled or is dead")
 
     def _left(self, intent: Intent, message: Stored, before: KeyState, after: KeyState) -> None:
-        traces = [trace.outcome for trace in after.ended if trace not in before.ended and trace.id == message.id]
+        traces = [
+            trace.outcome
+            for trace in after.ended
+            if trace not in before.ended
+            if trace.id == message.id
+            and trace.fence >= before.fence  # not one in a page, of a letter that was put back
+        ]
         if traces == ["dead"]:
             self.letters.add(message.id)
             if message.attempts < self.policy.max_attempts:
@@ -196,10 +234,26 @@ class History:
             self.handled[message.id] += 1
         elif traces == ["failed"] and message.id in intent.dropped and not message.promised:
             pass
+        elif self._ended_on_purpose(intent, message, traces):
+            self.gone.add(message.id)
+        elif traces == ["cancelled"] and message.id == intent.cancels:
+            self.gone.add(message.id)
+            if before.owner is not None and message.delivered_fence == before.fence and self._is_live(before):
+                raise Violation(f"M19: {intent} removes {message.id} while it runs")
         else:
             raise Violation(
                 f"M3: {message.id} left the mailbox by a {intent} that does not name it, with traces {traces}"
             )
+
+    @staticmethod
+    def _ended_on_purpose(intent: Intent, message: Stored, traces: Sequence[str]) -> bool:
+        """M16, M21: its own run was stopped, or a later message has replaced it before any run."""
+        if list(traces) == ["superseded"]:
+            return intent.supersedes and not message.attempts
+        return list(traces) == ["stopped"] and message.id in intent.stopped
+
+    def _is_live(self, state: KeyState) -> bool:
+        return self.picture.now_ms < state.expires_ms
 
     def _letters(self, intent: Intent, picture: Picture) -> None:
         missing = self.letters - set(picture.letters)
@@ -214,9 +268,13 @@ class History:
         state = picture.state
         if not picture.has_index or not state.mail:
             return
-        due = [max(message.due_ms, message.stored_ms) for message in state.mail]
+        due: list[int] = []
+        for message in state.mail:
+            due.append(max(message.due_ms, message.stored_ms))
+            if state.block and message.attempts:  # the others wait behind it; one that is for later lets them pass
+                break
         free_ms = state.expires_ms + (self.skew_ms if state.owner is not None else 0)
-        true_ms = max(free_ms, due[0] if state.block else min(due))
+        true_ms = max(free_ms, min(due), not_before_ms(state))
         if picture.indexed_ms is None or picture.indexed_ms > true_ms:
             late = "never" if picture.indexed_ms is None else f"{picture.indexed_ms - true_ms} ms too late"
             raise Violation(f"M8: after {intent} the index shows the key {late}")

@@ -5,23 +5,25 @@ it has anything to do.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from incumbent.contract import Archive, LeaseProvider, Mailbox
+from incumbent.contract import Archive, Control, LeaseProvider, Mailbox
 from incumbent.errors import LeaseLost, MailboxFull
-from incumbent.values import Claim, Claimed, Continued, Duplicate, Failure, Message, Origin, Policy, Routed
+from incumbent.values import Claim, Claimed, Continued, Debounce, Duplicate, Failure, Message, Origin, Policy, Routed
 from tests.interleavings.invariants import History, Intent, Violation
 
 KEY = "interleaved/key"
 TTL_MS = 30_000
+HOLD_MS = 40_000
+BURST = Debounce(quiet_ms=HOLD_MS, max_ms=2 * HOLD_MS)
 SMALL: Any = {"amount": 1}
 IDS = (*(f"m{number}" for number in range(4)), *(f"new-{name}" for name in "abc"))  # all that are ever stored
 LARGE: Any = {"text": "x" * 3_000}  # stands in an item of its own, in DynamoDB
 ORIGIN = Origin(keyspace="orders", target="arn:aws:lambda:eu-west-1:123456789012:function:orders")
 
 
-class Provider(LeaseProvider, Mailbox, Archive, Protocol):
+class Provider(LeaseProvider, Mailbox, Archive, Control, Protocol):
     """All that a store can do."""
 
 
@@ -45,9 +47,15 @@ class Caller:
 
     def claim(self, owner: str, message_id: str | None, event: Any = SMALL, **more: Any) -> Claim:
         """A claim; what was promised by its answer is kept in mind."""
-        self.intent = Intent(call="claim", owner=owner, stores=message_id)
-        message = None if message_id is None else Message(id=message_id, event=event)
         options: dict[str, Any] = {"origin": ORIGIN, "policy": self.policy, **more}
+        self.intent = Intent(
+            call="claim",
+            owner=owner,
+            stores=message_id,
+            marks="interrupt" in more,
+            supersedes=options["policy"].keep == "latest",
+        )
+        message = None if message_id is None else Message(id=message_id, event=event)
         answer = self.provider.claim(KEY, owner, TTL_MS, message, **options)
         told = isinstance(answer, Routed) or (isinstance(answer, Duplicate) and answer.state in ("waiting", "running"))
         if message_id is not None and (told or (more.get("as_ticket") and isinstance(answer, Claimed))):
@@ -68,6 +76,7 @@ class Caller:
         failed: Sequence[str] = (),
         dropped: Sequence[str] = (),
         deferred: Sequence[str] = (),
+        stopped: Sequence[str] = (),
         **more: Any,
     ) -> Any:
         """A settle of the tenure."""
@@ -77,6 +86,7 @@ class Caller:
             handled=frozenset(handled),
             dropped=frozenset(dropped),
             deferred=frozenset(deferred),
+            stopped=frozenset(stopped),
         )
         answer = self.provider.settle(
             KEY,
@@ -86,9 +96,9 @@ class Caller:
             failed=[Failure(id=each, error="it raised") for each in failed],
             dropped=[Failure(id=each, error="it raised") for each in dropped],
             deferred=deferred,
-            policy=self.policy,
+            stopped=stopped,
             fence=self.fence,
-            **more,
+            **{"policy": self.policy, **more},
         )
         if isinstance(answer, Continued) and "next_owner" in more:
             self.run_of(answer)
@@ -193,6 +203,55 @@ def _beat(caller: Caller) -> None:
     caller.intending("beat").beat(KEY, caller.owner, TTL_MS, fence=caller.fence)
 
 
+def _stop(caller: Caller) -> None:
+    """Whoever runs."""
+    caller.intending("stop", marks=True).stop(KEY, reason="enough")
+
+
+def _stop_the_run(caller: Caller) -> None:
+    """The run that the caller has seen, and no other."""
+    fence = caller.intending("look").show(KEY).fence
+    if fence is not None:
+        caller.intending("stop", marks=True, marks_fence=fence).stop(KEY, fence=fence)
+
+
+def _hold(caller: Caller) -> None:
+    caller.intending("hold").hold(KEY, for_ms=HOLD_MS, reason="it cools down")
+
+
+def _resume(caller: Caller) -> None:
+    caller.intending("resume").resume(KEY)
+
+
+def _hold_and_resume(caller: Caller) -> object:
+    _hold(caller)
+    _resume(caller)
+    return caller.claim(f"x-{caller.name}", None)
+
+
+def _cancel(caller: Caller) -> None:
+    caller.intending("cancel", cancels="m1").cancel(KEY, "m1", policy=caller.policy)
+
+
+def _note(caller: Caller) -> None:
+    caller.intending("beat").beat(KEY, caller.owner, TTL_MS, note={"step": 3})
+
+
+def _watch(caller: Caller) -> None:
+    caller.intending("watch").watch(KEY, caller.owner)
+
+
+def _latest(caller: Caller) -> object:
+    policy = replace(caller.policy, keep="latest")
+    return caller.claim(f"x-{caller.name}", f"new-{caller.name}", policy=policy)
+
+
+def _keep_result(caller: Caller) -> object:
+    policy = replace(caller.policy, result_bytes=100)
+    results = {each: {"of": each} for each in caller.given}
+    return caller.settle(handled=caller.given, results=results, policy=policy)
+
+
 def _look(caller: Caller) -> None:
     """All that only reads."""
     provider = caller.intending("look")
@@ -204,6 +263,9 @@ def _look(caller: Caller) -> None:
         if letter.key != KEY:
             raise Violation(f"a dead letter of {letter.key}")
     list(provider.orphans(10))
+    provider.show(KEY, events=True)
+    if any(status.key != KEY for status in provider.keys(10)):
+        raise Violation("keys lists another key")
 
 
 OPERATIONS = (
@@ -249,6 +311,27 @@ OPERATIONS = (
     Operation(name="transfer", act=_transfer, needs="owner", by_owner=True),
     Operation(name="take", act=_take, needs="owner", by_owner=True),
     Operation(name="beat", act=_beat, needs="owner", by_owner=True),
+    Operation(name="stop", act=_stop),
+    Operation(name="stop the run", act=_stop_the_run),
+    Operation(name="hold", act=_hold),
+    Operation(name="resume", act=_resume, needs="hold"),
+    Operation(name="hold and resume", act=_hold_and_resume),
+    Operation(name="cancel", act=_cancel),
+    Operation(name="claim for later", act=_claim("new", after_ms=HOLD_MS)),
+    Operation(name="send for later", act=_claim("new", after_ms=HOLD_MS, as_ticket=True)),
+    Operation(name="claim when quiet", act=_claim("new", debounce=BURST)),
+    Operation(name="interrupt", act=_claim("new", interrupt=True)),
+    Operation(name="latest", act=_latest),
+    Operation(name="stopped", act=lambda caller: caller.settle(stopped=caller.given), needs="owner", by_owner=True),
+    Operation(
+        name="handled, hold",
+        act=lambda caller: caller.settle(handled=caller.given, next_owner=f"{caller.owner}+", hold_ms=HOLD_MS),
+        needs="owner",
+        by_owner=True,
+    ),
+    Operation(name="handled, with a result", act=_keep_result, needs="owner", by_owner=True),
+    Operation(name="note", act=_note, needs="owner", by_owner=True),
+    Operation(name="watch", act=_watch, needs="owner", by_owner=True),
 )
 
 # What an operation may raise: it came too late, or there was no room.

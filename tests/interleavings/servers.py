@@ -62,7 +62,7 @@ class ServerStore:
             ExpressionAttributeValues={":pk": typed(partition(self._prefix, KEY))},
             ConsistentRead=True,
         )
-        return picture_of(found["Items"])
+        return picture_of(found["Items"], self._clock.now().wall_ms)
 
 
 class _Client:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from incumbent.values import Policy
-from tests.interleavings.operations import KEY, LARGE, SMALL, TTL_MS, Caller
+from tests.interleavings.operations import BURST, HOLD_MS, KEY, LARGE, SMALL, TTL_MS, Caller
 
 PAUSE_MS = 60_000
 POLICY = Policy(max_attempts=2, max_pending=4, pauses_ms=(PAUSE_MS,))
@@ -157,7 +157,38 @@ def _blocked(caller: Caller) -> None:
     _route(caller, "m2")
 
 
+def _held(caller: Caller, make: Callable[[Caller], object]) -> None:
+    make(caller)
+    caller.intending("hold").hold(KEY, for_ms=HOLD_MS)
+
+
+def _hold_is_over(caller: Caller) -> None:
+    _held(caller, _waiting)
+    caller.pass_time(HOLD_MS)
+
+
+def _quiet(caller: Caller) -> None:
+    """A burst has begun."""
+    caller.claim("q", "m1", debounce=BURST)
+
+
+def _for_later(caller: Caller) -> None:
+    caller.claim("l", "m1", as_ticket=True, after_ms=HOLD_MS)
+
+
+def _running_beside_one_for_later(caller: Caller) -> None:
+    _for_later(caller)
+    _run(caller)
+    _route(caller, "m2")
+
+
+def _marked(caller: Caller) -> None:
+    _running(caller)
+    caller.intending("stop", marks=True).stop(KEY)
+
+
 OWNER, LETTER, TICKET = frozenset({"owner"}), frozenset({"letter"}), frozenset({"ticket"})
+HOLD = frozenset({"hold"})
 
 STATES = (
     State(name="empty", make=_nothing),
@@ -181,6 +212,15 @@ STATES = (
     State(name="running beside a letter", make=_running_beside_a_letter, has=OWNER | LETTER),
     State(name="full", make=_full, has=OWNER),
     State(name="full and free", make=_full_and_free),
+    State(name="held, waiting", make=lambda caller: _held(caller, _waiting), has=HOLD),
+    State(name="held, running", make=lambda caller: _held(caller, _running), has=HOLD | OWNER),
+    State(name="held, ticket", make=lambda caller: _held(caller, _ticket), has=HOLD | TICKET),
+    State(name="held, empty", make=lambda caller: _held(caller, _nothing), has=HOLD),
+    State(name="hold that is over", make=_hold_is_over),
+    State(name="quiet", make=_quiet),
+    State(name="for later", make=_for_later),
+    State(name="running beside one for later", make=_running_beside_one_for_later, has=OWNER),
+    State(name="marked", make=_marked, has=OWNER),
     State(name="blocked", make=_blocked, policy=BLOCKS),
     State(name="blocked, acquired", make=lambda caller: _acquired(caller, _blocked), has=OWNER, policy=BLOCKS),
 )

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from incumbent import rules
 from incumbent.providers.dynamodb import DynamoDBProvider, item, traces
 from incumbent.providers.dynamodb.attributes import Item, elements
 from incumbent.providers.dynamodb.bodies import Reference, body_names
-from incumbent.providers.dynamodb.names import BODY, DEAD, ENDED, LEASE, partition, short
+from incumbent.providers.dynamodb.names import BODY, DEAD, ENDED, LEASE, partition, result_name, short
 from incumbent.providers.dynamodb.traces import texts_of
 from incumbent.providers.memory import MemoryProvider
 from incumbent.rules import KeyState
@@ -91,7 +92,8 @@ class MemoryStore:
     def picture(self) -> Picture:
         """The state itself."""
         state = self._keys.get(KEY, KeyState())
-        return Picture(state=state, letters=tuple(letter.id for letter in state.dead))
+        letters = tuple(letter.id for letter in state.dead)
+        return Picture(state=state, letters=letters, now_ms=self._clock.now().wall_ms)
 
 
 class _Stepping:
@@ -156,10 +158,10 @@ class DynamoDBStore:
 
     def picture(self) -> Picture:
         """The items of the key."""
-        return picture_of(self._table.items_of(partition(PREFIX, KEY)))
+        return picture_of(self._table.items_of(partition(PREFIX, KEY)), self._clock.now().wall_ms)
 
 
-def picture_of(items: Iterable[Item]) -> Picture:
+def picture_of(items: Iterable[Item], now_ms: int) -> Picture:
     """The items of one partition key, read as the key that they are."""
     by_name = {each["sk"]["S"]: each for each in items}
     lease = by_name.get(LEASE, {})
@@ -180,7 +182,15 @@ def picture_of(items: Iterable[Item]) -> Picture:
         ),
         has_index=True,
         indexed_ms=int(lease["orphan_since"]["N"]) if "orphan_shard" in lease and "orphan_since" in lease else None,
-        faults=tuple(_faults(lease, item.decode(lease, key=KEY, names=IDS).state, state)),
+        faults=(
+            *_faults(lease, item.decode(lease, key=KEY, names=IDS).state, state),
+            *(
+                f"the result of {trace.id} is missing"
+                for trace in state.ended
+                if trace.result and result_name(trace.id, trace.fence) not in by_name
+            ),
+        ),
+        now_ms=now_ms,
     )
 
 
@@ -196,15 +206,16 @@ def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
     yield from differ("ids", elements(lease, "ids"), item.ids(state))
     yield from differ("recent", elements(lease, "recent"), traces.recent(inline.ended))
     yield from differ("tombs", elements(lease, "tombs"), traces.tombs(inline.ended))
-    for outcome, name in traces.PAST.items():
+    for kind, name in traces.PAST.items():
         known = lease.get(name, {"S": ""})["S"]
         for trace in state.ended:
-            wanted = short(trace.claimed_by if outcome == "failed" else trace.id)
-            if trace.outcome == outcome and trace not in inline.ended and wanted not in known:
+            wanted = short(trace.claimed_by if kind == "failed" else trace.id)
+            if rules.KINDS[trace.outcome] == kind and trace not in inline.ended and wanted not in known:
                 yield f"{name} is {known!r} and does not show {trace}"
     yield from differ("inline_bytes", int(lease.get("inline_bytes", {"N": "0"})["N"]), item.inline_bytes(state.mail))
-    yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail))
+    yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail) or state.held_until_ms > 0)
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
+    yield from differ("note", "note" in lease, state.owner is not None and "note" in lease)
     yield from differ("left_fence", "left_fence" in lease, state.tenure_end is not None)
     if not state.mail:
         for name in ("head_attempts", "head_due", "head_given"):

@@ -20,7 +20,15 @@ from tests.interleavings.stores import Requested
 from tests.interleavings.turns import ReplyLost, Turns
 from tests.redis_records import pass_key_time, records
 
-_OUTCOMES: Any = {"h": "handled", "d": "dead", "f": "failed"}
+SOON_MS = 2_000  # the server's clock goes on between two looks
+_OUTCOMES: Any = {
+    "h": "handled",
+    "s": "stopped",
+    "c": "cancelled",
+    "r": "superseded",
+    "d": "dead",
+    "f": "failed",
+}
 
 
 class ValkeyStore:
@@ -58,8 +66,18 @@ class ValkeyStore:
         faults = list(found["faults"])
         if set(found["dead"]) != set(found["letters"]):
             faults.append(f"dead {found['dead']} and letters {list(found['letters'])} differ")
-        fence = state.get("fence", 0)
+        fence, control = state.get("fence", 0), state.get("control") or {}
+        held_until, hold_lives = control.get("held_until", 0), found["lives"][-1]
+        seconds, micros = self._bare.time()
+        now_ms = seconds * 1_000 + micros // 1_000
+        if owner and owner != state.get("owner") and (control.get("stop") or control.get("note")):
+            faults.append(f"the tenure of {state} is over, and has its mark or its note still")
+        if held_until > now_ms + SOON_MS and abs(now_ms + hold_lives - held_until) > SOON_MS:
+            faults.append(f"held until {held_until}, and a search finds that for {hold_lives} ms")
+        if held_until < now_ms and hold_lives > SOON_MS:
+            faults.append(f"not held, and a search finds a hold for {hold_lives} ms")
         return Picture(
+            now_ms=now_ms + self._passed_ms,
             state=KeyState(
                 owner=owner,
                 expires_ms=(expires if owner else state.get("until", 0)) + self._passed_ms,
@@ -67,10 +85,16 @@ class ValkeyStore:
                 mail=tuple(self._stored(each, meta, fence) for each, meta in found["messages"].items()),
                 ended=tuple(_traces(found["traces"])),
                 block=state.get("block") == 1,
+                quiet_until_ms=self._moment(control.get("quiet_until", 0)),
+                held_until_ms=self._moment(held_until),
+                stop=control["stop"] if owner and control.get("stop", False) is not False else None,
             ),
             letters=tuple(found["dead"]),
             faults=tuple(faults),
         )
+
+    def _moment(self, stored_ms: int) -> int:
+        return stored_ms + self._passed_ms if stored_ms else 0
 
     def _stored(self, message_id: str, meta: Any, fence: int) -> Stored:
         return Stored(
@@ -80,7 +104,7 @@ class ValkeyStore:
             promised=meta["promised"],
             stored_ms=meta["stored"] + self._passed_ms,
             attempts=meta["attempts"],
-            due_ms=meta["due"] + self._passed_ms if meta["due"] else 0,
+            due_ms=self._moment(meta["due"]),
             delivered_fence=fence if meta["given"] else 0,
         )
 

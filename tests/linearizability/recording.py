@@ -225,7 +225,7 @@ class Client:
             case "peek":
                 return provider.peek(KEY)
             case "find":
-                return provider.find(KEY, given["id"], policy=POLICY)
+                return provider.find(KEY, given["id"], policy=POLICY).state
             case "claim":
                 message = None if given["id"] is None else Message(id=given["id"], event=owner)
                 more = {each: given[each] for each in ("ticket", "as_ticket", "route") if each in given}

@@ -135,7 +135,7 @@ class OneKey:
             case "peek":
                 return state, tuple((each.id, each.attempts) for each in state.mail)
             case "find":
-                return state, rules.state_of(state, given["id"], NOW_MS, POLICY.window_ms)
+                return state, rules.state_of(state, given["id"], NOW_MS, POLICY.window_ms) or "unknown"
             case _:
                 raise ValueError(name)
 
@@ -188,6 +188,8 @@ def _said(step: tuple[KeyState, Any], *, ticket: str | None = None) -> tuple[Key
             return new, ("known", answer.state, answer.owner)
         case rules.Freed():
             return new, ("freed", answer.remaining)
+        case rules.Nothing():
+            return new, "nothing due"
         case _:
             return new, answer
 

@@ -110,8 +110,8 @@ class Table:
 
     def _decoded(self, asked: Asked, lease: Item) -> KeyState:
         """The state that an item tells of, with all names that are kept as digests."""
-        named = (asked.owner, asked.message_id, asked.successor, asked.ticket, *asked.handled, *asked.dropped)
-        self._names.update(name for name in named if name)
+        named = (asked.owner, asked.message_id, asked.cancelled, asked.successor, asked.ticket)
+        self._names.update(name for name in (*named, *asked.handled, *asked.dropped, *asked.stopped) if name)
         return item.decode(lease, key=KEY, names=self._names).state
 
 

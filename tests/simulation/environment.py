@@ -15,7 +15,7 @@ _MILLION = 1_000_000
 class Environment(Machine):
     """A machine with clocks of its own. It serves one invocation at a time, and another after it while it lives."""
 
-    __slots__ = ("clock", "cut_until_ms", "pacemaker", "serves", "stops_monotonic")
+    __slots__ = ("clock", "cut_until_ms", "opening", "pacemaker", "serves", "stops_monotonic")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Environment(Machine):
         super().__init__(name, scheduler)
         self.stops_monotonic = stops_monotonic
         self.cut_until_ms = 0
+        self.opening: list[str | None] = []  # what befalls its first requests, one by one
         self.serves = ""
         self.clock = EnvironmentClock(self, wall_off_ms=wall_off_ms, drift_ppm=drift_ppm)
         make = Pacemaker if waits_for_heartbeats else _HastyPacemaker

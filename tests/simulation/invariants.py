@@ -14,6 +14,7 @@ from incumbent.lease import Lease
 from incumbent.observe import Fact
 from incumbent.rules import KeyState
 from incumbent.values import Busy, Claimed, Continued, Duplicate, Message, Policy, Released, Routed
+from tests.simulation.control_invariants import ControlInvariants
 from tests.simulation.environment import EPOCH_MS, Environment
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import NOTHING_YET, Asked, Effect
@@ -59,12 +60,18 @@ class Invariants:
     state: KeyState = NOTHING_YET
     owned_ms: int = -1
     came_to_its_end: bool = False
+    control: ControlInvariants = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Judge control apart."""
+        self.control = ControlInvariants(scheduler=self.scheduler, skew_ms=self.skew_ms or 0, broken=self._broken)
 
     # --- what the store has done
 
     def witness(self, asked: Asked, before: KeyState, after: KeyState, said: object, now_ms: int) -> None:
         """A request was carried out. ``said`` is ``None`` where its sender decides what to say."""
         self.state = after
+        self.control.witness(asked, before, after, now_ms)
         self._said(asked, before, said, now_ms)
         if after is not before:
             self._effect(asked, before, after)
@@ -74,9 +81,14 @@ class Invariants:
             self._closed(asked, before, after, now_ms)
         if self.say is not None:
             self.say(f"    store: {asked}: {'nothing changes' if after is before else state_in_short(after)}")
-        if after.owner is not None:
-            self.owned_ms = min(self.scheduler.now_ms, after.expires_ms + 2 * (self.skew_ms or 0) - EPOCH_MS)
+        self.owned_ms = self._last_owned_ms()
         self.watch()
+
+    def _last_owned_ms(self) -> int:
+        """When an owner last held the key, by whichever clock."""
+        if self.state.owner is None:
+            return self.owned_ms
+        return min(self.scheduler.now_ms, self.state.expires_ms + 2 * (self.skew_ms or 0) - EPOCH_MS)
 
     def watch(self) -> None:
         """R1, R12: at any instant one run believes at most, and it is the one that the store knows of."""
@@ -112,9 +124,9 @@ class Invariants:
         stands, dead_lettered = set(ids), {trace.id for trace in after.ended if trace.outcome == "dead"}
         for message in before.mail:
             if message.id not in stands:
-                self._left(asked, message.id, dead_lettered)
+                self._left(asked, before, message.id, dead_lettered)
         for message_id, why in self.accepted.items():
-            if message_id not in stands and not self.handled[message_id] and message_id not in self.dead:
+            if message_id not in stands and not self._is_over(message_id):
                 self._broken("M3", f"message {message_id} is lost: {why}, and now it is nowhere")
 
     def _came(self, asked: Asked, message_id: str) -> None:
@@ -122,10 +134,15 @@ class Invariants:
             self._broken("M5", f"dead message {message_id} is stored again")
         if self.handled[message_id]:
             self._broken("M5", f"handled message {message_id} is stored again")
+        self.control.runs(message_id)
         if asked.invocation in self.failed_invocations:
             self._broken("M3", f"a late claim stores {message_id} again, whose source was told that it failed")
 
-    def _left(self, asked: Asked, message_id: str, dead_lettered: set[str]) -> None:
+    def _is_over(self, message_id: str) -> bool:
+        """Whether a message has left for good, by a way that its source may rely on."""
+        return bool(self.handled[message_id]) or message_id in self.dead or message_id in self.control.left
+
+    def _left(self, asked: Asked, before: KeyState, message_id: str, dead_lettered: set[str]) -> None:
         if message_id in dead_lettered:
             self.dead.add(message_id)
             if self.deliveries[message_id] < self.policy.max_attempts:
@@ -134,7 +151,7 @@ class Invariants:
             self.handled[message_id] += 1
             if (asked.owner, message_id) not in self.completed:
                 self._broken("M3", f"{asked.owner} settles {message_id} as handled, but never came to its end")
-        elif message_id not in asked.dropped:
+        elif not self.control.leaves(asked, before, message_id) and message_id not in asked.dropped:
             self._broken("M3", f"message {message_id} left the mailbox by a {asked.call} that does not name it")
 
     def _given(self, before: KeyState, after: KeyState, now_ms: int) -> None:
@@ -163,7 +180,9 @@ class Invariants:
                 self._broken("M6", f"message {message.id} is counted and not given")
             if not is_given and message.due_ms <= now_ms:
                 passed = True
-            paused = paused or (not is_given and message.due_ms > now_ms)
+            paused = paused or (
+                not is_given and message.due_ms > now_ms and message.attempts > 0
+            )  # M14: blocks nothing
 
     def _ended(self, before: KeyState, message_id: str, now_ms: int) -> None:
         """M6: what died with its run is given again after a pause; the giver's clock may be ahead by the skew."""
@@ -176,7 +195,8 @@ class Invariants:
     def _effect(self, asked: Asked, before: KeyState, after: KeyState) -> None:
         """Note what this request has done for its call."""
         moved = (after.owner, after.fence) != (before.owner, before.fence)
-        stores = len(after.mail) > len(before.mail) and after.mail[-1].id == asked.message_id
+        stood = {message.id for message in before.mail}
+        stores = asked.message_id in {message.id for message in after.mail} - stood
         if asked.call == "claim" and (moved or stores):
             if after.owner == asked.owner:
                 asked.effects.append(Effect("granted", asked.owner))
@@ -187,14 +207,15 @@ class Invariants:
 
     def _closed(self, asked: Asked, before: KeyState, after: KeyState, now_ms: int) -> None:
         freed = before.owner == asked.owner and after.owner is None
-        if asked.call == "settle" and asked.successor is not None and freed and rules.due(after, now_ms):
+        barred = self.control.may_be_barred(asked.began_ms, self.state)  # M15
+        if asked.call == "settle" and asked.successor and freed and not barred and rules.due(after, now_ms):
             self._broken("M2", f"the key is freed, and messages are due: {state_in_short(after)}")
 
     def _said(self, asked: Asked, before: KeyState, said: object, now_ms: int) -> None:
         """What a store with a clock may say of how a request found things."""
         if asked.call != "claim" or self.skew_ms is not None:
             return
-        live = rules.owned(before, now_ms)
+        live = rules.owned(before, now_ms) or self.control.may_be_barred(asked.began_ms, self.state)
         room = len(before.mail) < self.policy.max_pending + rules.BEYOND
         if said == "full" and not live and room and self.policy.on_error != "block":
             self._broken("M7", "a message is refused by a full mailbox that nobody owns")
@@ -234,7 +255,9 @@ class Invariants:
             self._settled(asked, answer)
         elif asked.call == "claim":
             self._claimed(asked, answer)
-        elif asked.call == "transfer" and answer is False and asked.effects:
+        else:
+            self.control.answered(asked, answer)
+        if asked.call == "transfer" and answer is False and asked.effects:
             self._broken("R8", f"{asked.owner} has transferred the key and is told that it did not")
         if self.say is not None:
             self.say(f"  {asked.invocation}: {asked} is answered: {answer_in_short(answer)}")
@@ -256,15 +279,16 @@ class Invariants:
                 self._broken("R8", f"{asked.message_id} was stored by this very claim, which is told {answer}")
         if isinstance(answer, Busy | Duplicate) and answer.owner == asked.owner:
             self._broken("R8", f"{asked.owner} is told that it lost to itself")
-        if self.skew_ms is None:
+        if self.skew_ms is None or self.control.may_be_barred(asked.began_ms, self.state):
             return
         accepted = isinstance(answer, Routed) or (
             isinstance(answer, Duplicate) and answer.state in ("waiting", "running")
         )
+        free = self._last_owned_ms() < asked.began_ms
         surely_ms = EPOCH_MS + asked.began_ms - self.skew_ms  # by whichever clock
-        if accepted and self.owned_ms < asked.began_ms and self._is_due(asked.message_id, surely_ms):
+        if accepted and free and self._is_due(asked.message_id, surely_ms):
             self._broken("M1", f"{asked.message_id} is answered for, and nobody has owned the key since")
-        if isinstance(answer, MailboxFull) and self.owned_ms < asked.began_ms and self.policy.on_error != "block":
+        if isinstance(answer, MailboxFull) and free and self.policy.on_error != "block":
             self._broken("M7", "a message is refused by a full mailbox that nobody owns")
         if not asked.repeated and asked.requests > asked.most_requests:
             self._broken("M10", f"a claim took {asked.requests} requests, and no answer was lost")
@@ -285,6 +309,8 @@ class Invariants:
 
     def reaches(self, run: Run, message: Message) -> None:
         """A message comes to a handler."""
+        if run.believes:
+            self.control.runs(message.id)
         if self.handled[message.id] and run.believes:
             self._broken("M5", f"{message.id} was handled, and {run.lease.owner} runs it again")
 
@@ -304,7 +330,7 @@ class Invariants:
         stands = {message.id: message for message in self.state.mail}
         if message_id in stands and not stands[message_id].promised:
             self._broken("M3", f"message {message_id} is answered for and not promised: {why}")
-        if message_id not in stands and not self.handled[message_id] and message_id not in self.dead:
+        if message_id not in stands and not self._is_over(message_id):
             self._broken("M3", f"message {message_id} is lost: {why}, and it is nowhere")
 
     def fails(self, invocation: str) -> None:
@@ -322,7 +348,7 @@ class Invariants:
         if self.state.mail:
             self._broken("M8", f"it is quiet, and messages wait: {state_in_short(self.state)}")
         for message_id, why in self.accepted.items():
-            if not self.handled[message_id] and message_id not in self.dead:
+            if not self._is_over(message_id):
                 self._broken("M3", f"message {message_id} was never run to an end: {why}")
 
     def _broken(self, rule: str, how: str) -> None:

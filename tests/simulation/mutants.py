@@ -5,7 +5,7 @@ what happens without it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -202,6 +202,60 @@ class _LiveForEver(Rules):
         return rules.settle(replace(state, expires_ms=max(state.expires_ms, now_ms + 1)), now_ms, *rest, **more)
 
 
+class _MarkSurvives(Rules):
+    """A successor inherits the mark of the tenure before."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.settle(state, *rest, **more)
+        passed = isinstance(said, rules.Granted) and after is not state
+        return (replace(after, stop=state.stop) if passed else after), said
+
+
+class _SettlesInHold(Rules):
+    """A settle passes a key on although it is held."""
+
+    @staticmethod
+    def settle(
+        state: KeyState, now_ms: int, *rest: Any, hold_ms: int = 0, hold_reason: str | None = None, **more: Any
+    ) -> Any:
+        after, said = rules.settle(replace(state, held_until_ms=0), now_ms, *rest, **more)
+        if said in ("lost", "unknown"):
+            return state, said
+        again = replace(after, held_until_ms=state.held_until_ms)
+        return rules.hold(again, now_ms, now_ms + hold_ms, hold_reason), said
+
+
+class _WithoutDebounce(Rules):
+    """A message that comes to a free key does not wait for quiet."""
+
+    @staticmethod
+    def claim(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return rules.claim(state, *rest, **{**more, "debounce": None})
+
+
+class _DueAtOnce(Rules):
+    """What is for later is due at once."""
+
+    @staticmethod
+    def claim(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return _undelayed(rules.claim, state, *rest, **more)
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return _undelayed(rules.settle, state, *rest, **more)
+
+    @staticmethod
+    def take(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return _undelayed(rules.take, state, *rest, **more)
+
+
+def _undelayed(step: Callable[..., Any], state: KeyState, *rest: Any, **more: Any) -> Any:
+    blind = replace(state, mail=tuple(replace(m, due_ms=m.due_ms if m.attempts else 0) for m in state.mail))
+    after, said = step(blind, *rest, **more)
+    return (state if after is blind else after), said
+
+
 def _with_traces(state: KeyState, traces: list[Ended]) -> KeyState:
     return state if len(traces) == len(state.ended) else replace(state, ended=tuple(traces))
 
@@ -325,6 +379,28 @@ _ALL = (
         name="newest first", says=_NewestFirst.__doc__ or "", breaks=("M4",), scenario="crowd", rules=_NewestFirst()
     ),
     Mutant(name="same fence", says=_SameFence.__doc__ or "", breaks=("R7",), scenario="pair", rules=_SameFence()),
+    Mutant(
+        name="mark survives",
+        says=_MarkSurvives.__doc__ or "",
+        breaks=("M16",),
+        scenario="stopped",
+        rules=_MarkSurvives(),
+    ),
+    Mutant(
+        name="settles in hold",
+        says=_SettlesInHold.__doc__ or "",
+        breaks=("M15",),
+        scenario="held",
+        rules=_SettlesInHold(),
+    ),
+    Mutant(
+        name="debounce",
+        says=_WithoutDebounce.__doc__ or "",
+        breaks=("M15",),
+        scenario="quiet",
+        rules=_WithoutDebounce(),
+    ),
+    Mutant(name="due at once", says=_DueAtOnce.__doc__ or "", breaks=("M14",), scenario="later", rules=_DueAtOnce()),
     *(
         Mutant(
             name=f"blind to {attribute}",
@@ -343,6 +419,7 @@ _ALL = (
             ("tombs", ("M3",), "copies"),
             ("mail[", ("M3",), "pair"),
             ("head_attempts", ("M6",), "orphaned"),
+            ("not_before", ("M15",), "held"),
         )
     ),
 )

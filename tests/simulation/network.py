@@ -104,7 +104,7 @@ class Network:
     def request(self, environment: Environment, name: str, carry_out: Callable[[], T]) -> T:
         """Send a request and wait for its answer. Raises ``NoAnswer``."""
         scheduler = self._scheduler
-        fault = self._faults.of_request()
+        fault = environment.opening.pop(0) if environment.opening else self._faults.of_request()
         if fault is not None and self._say is not None:
             self._say(f"{environment.name}: {name} meets a fault: {fault}")
         fault = self._before(environment, fault)

@@ -1,12 +1,13 @@
 """A provider whose store has a clock: every call is one request, as with Redis and Valkey."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from incumbent import rules
 from incumbent.clock import Moment
 from incumbent.contract import DEFAULT_POLICY
+from incumbent.providers.shared import check_note, kept_results
 from incumbent.rules import KeyState, Stored
 from incumbent.values import (
     Acquisition,
@@ -15,6 +16,7 @@ from incumbent.values import (
     Claim,
     Claimed,
     Continued,
+    Debounce,
     Duplicate,
     Failure,
     Idle,
@@ -24,13 +26,14 @@ from incumbent.values import (
     Policy,
     Released,
     Routed,
+    Taken,
 )
 from tests.simulation.simulated_provider import Parts, SimulatedProvider, body_of, full, in_doubt, lost, messages_of
 from tests.simulation.store import KEY, Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Heard:
+class Heard:
     """An answer: when its try was sent, what was said, how things stood then, by the store's clock."""
 
     sent: Moment
@@ -44,8 +47,13 @@ class _Heard:
         expires_ms: int = self.said.expires_ms
         return expires_ms - self.now_ms
 
+    def until_ms(self, at_ms: int | None) -> int | None:
+        """In how long a moment of the store's clock is."""
+        return None if at_ms is None else max(0, at_ms - self.now_ms)
+
     @property
     def holder(self) -> str | None:
+        """Who owned the key then."""
         return self.state.owner if rules.owned(self.state, self.now_ms) else None
 
 
@@ -116,6 +124,9 @@ class OneClockProvider(SimulatedProvider):
         route: bool = True,
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
+        after_ms: int = 0,
+        debounce: Debounce | None = None,
+        interrupt: bool = False,
     ) -> Claim:
         """M1."""
         if ticket is not None and self._parts.bugs.ticket_is_owner:
@@ -125,7 +136,12 @@ class OneClockProvider(SimulatedProvider):
             stored = None
             if message is not None:
                 stored = Stored(
-                    id=message.id, body=body_of(message), claimed_by=owner, promised=False, stored_ms=now_ms
+                    id=message.id,
+                    body=body_of(message),
+                    claimed_by=owner,
+                    promised=False,
+                    stored_ms=now_ms,
+                    due_ms=now_ms + after_ms if after_ms else 0,
                 )
             return self._rules.claim(
                 state,
@@ -138,6 +154,8 @@ class OneClockProvider(SimulatedProvider):
                 as_ticket=as_ticket,
                 route=route,
                 origin=origin,
+                debounce=debounce,
+                interrupt=interrupt,
             )
 
         heard = self._run(ttl_ms, step)
@@ -153,15 +171,22 @@ class OneClockProvider(SimulatedProvider):
                     deadline=self._until(heard.sent, ttl_ms, heard.lives_ms),
                 )
             case rules.Accepted() as said:
-                return Routed(owner=said.owner, waiting=said.stored)
+                return Routed(
+                    owner=said.owner,
+                    waiting=said.stored,
+                    due_in_ms=heard.until_ms(said.due_ms),
+                    superseded=said.superseded,
+                )
             case rules.Known() as said:
                 return Duplicate(state=said.state, owner=said.owner)
             case rules.Held() as said:
-                return Busy(owner=said.owner or "", expires_in_ms=heard.lives_ms)
+                return Busy(owner=said.owner, expires_in_ms=heard.lives_ms)
             case "full":
                 raise full(policy)
+            case rules.Nothing() as said:
+                return Idle(due_in_ms=heard.until_ms(said.due_ms))
             case _:
-                return Idle()
+                raise AssertionError(heard.said)
 
     def settle(
         self,
@@ -176,11 +201,16 @@ class OneClockProvider(SimulatedProvider):
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """M2."""
         fence = self._fences.get(owner) if fence is None else fence
+        kept = kept_results(key, handled, results, policy)
         heard = self._run(
             ttl_ms,
             lambda state, now_ms, repeated: self._rules.settle(
@@ -193,6 +223,10 @@ class OneClockProvider(SimulatedProvider):
                 dropped=dropped,
                 deferred=deferred,
                 policy=policy,
+                stopped=stopped,
+                results=kept,
+                hold_ms=hold_ms,
+                hold_reason=hold_reason,
                 next_owner=next_owner,
                 ticket=ticket,
                 fence=fence,
@@ -213,17 +247,25 @@ class OneClockProvider(SimulatedProvider):
                     waiting=said.waiting,
                     expires_in_ms=heard.lives_ms,
                     deadline=self._until(heard.sent, ttl_ms, heard.lives_ms),
+                    stop=said.stop,
                 )
             case rules.Freed() as said:
-                return Released(remaining=said.remaining)
+                return Released(remaining=said.remaining, due_in_ms=heard.until_ms(said.due_ms), stop=said.stop)
             case _:
                 raise lost("settle", owner, heard.holder)
 
     def beat(
-        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        note: Any = None,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Beat:
-        """R4, M2."""
-        heard = self._renew(owner, ttl_ms, fence, give_up_at)
+        """R4, M2, M18."""
+        heard = self._renew(owner, ttl_ms, fence, give_up_at, note=check_note(key, note))
         if heard.said == "lost":
             raise lost("beat", owner, heard.holder)
         return Beat(
@@ -231,6 +273,7 @@ class OneClockProvider(SimulatedProvider):
             waiting=heard.said.waiting,
             expires_in_ms=heard.lives_ms,
             deadline=self._until(heard.sent, ttl_ms, heard.lives_ms),
+            stop=heard.said.stop,
         )
 
     def take(
@@ -242,7 +285,7 @@ class OneClockProvider(SimulatedProvider):
         have: Sequence[str] = (),
         fence: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Sequence[Message]:
+    ) -> Taken:
         """M6."""
         fence = self._fences.get(owner) if fence is None else fence
         heard = self._run(
@@ -250,7 +293,7 @@ class OneClockProvider(SimulatedProvider):
         )
         if heard.said == "lost":
             raise lost("take", owner, heard.holder)
-        return messages_of(heard.said.given, have)
+        return Taken(messages_of(heard.said.given, have), heard.said.stop)
 
     def peek(self, key: str) -> Sequence[Message]:
         """M3."""
@@ -270,10 +313,20 @@ class OneClockProvider(SimulatedProvider):
 
     # --- parts
 
-    def _renew(self, owner: str, ttl_ms: int, fence: int | None = None, give_up_at: Moment | None = None) -> _Heard:
+    def _renew(
+        self,
+        owner: str,
+        ttl_ms: int,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
+        *,
+        note: str | None = None,
+    ) -> Heard:
         fence = self._fences.get(owner) if fence is None else fence
         heard = self._run(
-            ttl_ms, lambda state, now_ms, _: self._rules.renew(state, now_ms, owner, ttl_ms, fence), give_up_at
+            ttl_ms,
+            lambda state, now_ms, _: self._rules.renew(state, now_ms, owner, ttl_ms, fence, note=note),
+            give_up_at,
         )
         if heard.said == "lost":
             self._fences.pop(owner, None)
@@ -286,15 +339,15 @@ class OneClockProvider(SimulatedProvider):
         ttl_ms: int | None,
         step: Callable[[KeyState, int, bool], tuple[KeyState, Any]],
         give_up_at: Moment | None = None,
-    ) -> _Heard:
+    ) -> Heard:
         """Have one step carried out. It is told the store's time, and whether its request is a repetition (R9)."""
         store = self._parts.store
 
-        def send(number: int, sent: Moment) -> _Heard:
+        def send(number: int, sent: Moment) -> Heard:
             def carry_out(asked: Asked) -> tuple[Any, KeyState, int]:
                 return store.carry_out(asked, lambda state, now_ms: step(state, now_ms, number > 1))
 
             said, state, now_ms = self._request(number, carry_out)
-            return _Heard(sent=sent, said=said, state=state, now_ms=now_ms)
+            return Heard(sent=sent, said=said, state=state, now_ms=now_ms)
 
         return self._ask(ttl_ms, send, give_up_at)

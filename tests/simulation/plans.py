@@ -3,45 +3,27 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 from incumbent.settings import Settings
 from incumbent.values import Policy
+from tests.simulation.control_plans import held, later, quiet, stopped
+from tests.simulation.drafts import (
+    DEATHS,
+    REPLIES,
+    STALLS,
+    TTL_MS,
+    WAKES,
+    Act,
+    Arrival,
+    Draft,
+    Handlers,
+    SourceKind,
+    arrivals_of,
+)
 from tests.simulation.network import FAULTS, ON_REQUESTS
 
-TTL_MS = 3_000
-
-SourceKind: TypeAlias = Literal["http", "asynchronous", "record", "sent"]
 STORES = ("one clock", "dynamodb")
-REPLIES = ("mute", "slow", "lost")
-STALLS = ("late", "twice", "pause before", "pause after", "pause")
-DEATHS = ("crash before", "crash after", "crash")
-WAKES = ("wake fails", "wake unsure", "wake twice", "wake late")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A source brings a message, and again when it is told of an error, so many times."""
-
-    at_ms: int
-    message_id: str
-    kind: SourceKind = "asynchronous"
-    again: int = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handlers:
-    """What handlers do: so many steps of so long, and how likely each of the rest is."""
-
-    steps: tuple[int, int] = (0, 3)
-    step_ms: tuple[int, int] = (1, 700)
-    raises: float = 0.0
-    raises_at_first: frozenset[str] = frozenset()
-    poison: frozenset[str] = frozenset()
-    defers: float = 0.0
-    takes: float = 0.0
-    renews: float = 0.0
-    looks: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +37,8 @@ class Plan:
     settings: Settings
     handlers: Handlers
     wakes: bool
+    delays: bool
+    acts: tuple[Act, ...]
     sweeps_ms: tuple[int, ...]
     only_leases: bool
     invocation_ms: int | None
@@ -66,22 +50,13 @@ class Plan:
     calm_ms: int
 
 
-Draft: TypeAlias = dict[str, Any]
 _Scenario: TypeAlias = Callable[[random.Random], Draft]
-
-
-def _ids(chance: random.Random, ids: str, within_ms: int, **more: Any) -> tuple[Arrival, ...]:
-    """Arrivals close to one another, the first at once."""
-    return tuple(
-        Arrival(at_ms=0 if place == 0 else chance.randint(0, within_ms), message_id=each, **more)
-        for place, each in enumerate(ids)
-    )
 
 
 def pair(chance: random.Random) -> Draft:
     """Two messages at nearly the same time: the closing window."""
     return {
-        "arrivals": _ids(chance, "ab", chance.choice((5, 30, 400, 1_500))),
+        "arrivals": arrivals_of(chance, "ab", chance.choice((5, 30, 400, 1_500))),
         "handlers": Handlers(steps=(0, 2), step_ms=(1, chance.choice((30, 600))), raises=chance.choice((0, 0, 0.3))),
         "faults": (*REPLIES, *STALLS, *DEATHS),
         "most_faults": chance.choice((1, 1, 2)),
@@ -93,7 +68,7 @@ def again(chance: random.Random) -> Draft:
     """One id delivered several times, and a handler that raises at first."""
     ids = chance.choice(("aa", "aaa", "aba", "aab"))
     return {
-        "arrivals": _ids(chance, ids, chance.choice((30, 300, 2_500)), again=chance.choice((0, 1, 2))),
+        "arrivals": arrivals_of(chance, ids, chance.choice((30, 300, 2_500)), again=chance.choice((0, 1, 2))),
         "handlers": Handlers(
             steps=(0, 2),
             step_ms=(1, 300),
@@ -108,7 +83,7 @@ def again(chance: random.Random) -> Draft:
 def long_runs(chance: random.Random) -> Draft:
     """Runs that last several ttl, with renewals that stall, clocks that step, and others at the door."""
     arrivals = (
-        *_ids(chance, "a", 0, again=1),
+        *arrivals_of(chance, "a", 0, again=1),
         *(Arrival(at_ms=chance.randint(1, 3 * TTL_MS), message_id=each, again=1) for each in "bc"),
     )
     return {
@@ -141,7 +116,7 @@ def orphaned(chance: random.Random) -> Draft:
     return {
         "arrivals": (
             Arrival(at_ms=0, message_id="a", again=chance.choice((0, 1))),
-            *_ids(chance, "b", 0, again=0),
+            *arrivals_of(chance, "b", 0, again=0),
             *(
                 Arrival(at_ms=TTL_MS + chance.randint(0, chance.choice((50, 2_000))), message_id=each, again=1)
                 for each in ids
@@ -160,7 +135,7 @@ def orphaned(chance: random.Random) -> Draft:
 def copies(chance: random.Random) -> Draft:
     """Requests that come twice or late, and a handler that raises at first: a copy must not do it all again."""
     return {
-        "arrivals": _ids(chance, chance.choice(("a", "ab", "aa")), 500, again=chance.choice((0, 0, 1))),
+        "arrivals": arrivals_of(chance, chance.choice(("a", "ab", "aa")), 500, again=chance.choice((0, 0, 1))),
         "handlers": Handlers(steps=(0, 1), step_ms=(1, 300), raises_at_first=frozenset("ab")),
         "faults": ("twice", "late"),
         "most_faults": chance.choice((1, 2)),
@@ -171,7 +146,7 @@ def copies(chance: random.Random) -> Draft:
 def unsure(chance: random.Random) -> Draft:
     """Settles whose answers get lost, while others take the key: what became of them?"""
     return {
-        "arrivals": _ids(chance, chance.choice(("abcd", "abac")), chance.choice((400, 1_200)), again=1),
+        "arrivals": arrivals_of(chance, chance.choice(("abcd", "abac")), chance.choice((400, 1_200)), again=1),
         "handlers": Handlers(steps=(0, 1), step_ms=(1, 200), raises=0.3, defers=0.3),
         "faults": ("mute",),
         "most_faults": chance.choice((1, 2)),
@@ -240,7 +215,9 @@ def paused(chance: random.Random) -> Draft:
 def hand_over(chance: random.Random) -> Draft:
     """Callers who wait, and what else waits handed over by a waker that cannot be relied on."""
     return {
-        "arrivals": _ids(chance, chance.choice(("ab", "abc", "aba")), chance.choice((20, 200)), kind="http", again=0),
+        "arrivals": arrivals_of(
+            chance, chance.choice(("ab", "abc", "aba")), chance.choice((20, 200)), kind="http", again=0
+        ),
         "wakes": True,
         "handlers": Handlers(steps=(0, 2), step_ms=(1, 400), raises=chance.choice((0.0, 0.2)), defers=0.1),
         "sweeps_ms": chance.choice(((), (chance.randint(0, 2 * TTL_MS),))),
@@ -253,7 +230,7 @@ def hand_over(chance: random.Random) -> Draft:
 def full(chance: random.Random) -> Draft:
     """More messages than may be stored, and an owner that dies."""
     return {
-        "arrivals": _ids(chance, "abcd", chance.choice((30, 4_000)), again=1),
+        "arrivals": arrivals_of(chance, "abcd", chance.choice((30, 4_000)), again=1),
         "policy": {"max_pending": 2},
         "handlers": Handlers(steps=(1, 3), step_ms=(50, 600)),
         "faults": (*DEATHS, "mute"),
@@ -264,7 +241,7 @@ def full(chance: random.Random) -> Draft:
 
 def poison(chance: random.Random) -> Draft:
     """A message that nobody survives, few attempts, and wakes that fail: dead letters, and only those."""
-    arrivals = _ids(chance, chance.choice(("ab", "aab", "aaa")), chance.choice((100, 6_000)), again=1)
+    arrivals = arrivals_of(chance, chance.choice(("ab", "aab", "aaa")), chance.choice((100, 6_000)), again=1)
     return {
         "arrivals": tuple(
             Arrival(at_ms=each.at_ms, message_id=each.message_id, kind=chance.choice(("http", "asynchronous")))
@@ -282,9 +259,9 @@ def poison(chance: random.Random) -> Draft:
 def batches(chance: random.Random) -> Draft:
     """Runs of several messages: all that are due, and what is taken meanwhile."""
     return {
-        "arrivals": _ids(chance, chance.choice(("abc", "abcb")), chance.choice((20, 900))),
+        "arrivals": arrivals_of(chance, chance.choice(("abc", "abcb")), chance.choice((20, 900))),
         "deliver": chance.choice(("one", "all")),
-        "gather_ms": chance.choice((0, 0, 50)),
+        "debounce_ms": chance.choice((0, 0, 50)),
         "policy": {"max_attempts": 3, "on_error": chance.choice(("skip", "block"))},
         "handlers": Handlers(steps=(1, 3), step_ms=(10, 500), takes=0.6, raises=chance.choice((0.0, 0.3)), defers=0.1),
         "faults": (*REPLIES, "late", "twice", *DEATHS),
@@ -330,7 +307,7 @@ def crowd(chance: random.Random) -> Draft:
 def only_leases(chance: random.Random) -> Draft:
     """A provider that stores no messages: whoever comes second is sent away, and comes again."""
     return {
-        "arrivals": _ids(chance, "abc", chance.choice((30, 3_000)), again=3),
+        "arrivals": arrivals_of(chance, "abc", chance.choice((30, 3_000)), again=3),
         "only_leases": True,
         "when_busy": "reject",
         "handlers": Handlers(steps=(1, 4), step_ms=(100, 1_200), looks=0.3, renews=0.2, raises=0.1),
@@ -360,6 +337,10 @@ SCENARIOS: Mapping[str, _Scenario] = {
         sent,
         crowd,
         only_leases,
+        stopped,
+        held,
+        quiet,
+        later,
     )
 }
 
@@ -377,8 +358,10 @@ def plan_of(chance: random.Random, *, scenario: str | None = None, stores: Seque
     settings = Settings(
         ttl_ms=TTL_MS,
         deliver=draft.get("deliver", "one"),
-        gather_ms=draft.get("gather_ms", 0) if draft.get("deliver") == "all" else 0,
+        debounce_ms=draft.get("debounce_ms", 0) if draft.get("deliver") == "all" else 0,
         when_busy=draft.get("when_busy", "enqueue"),
+        watch_ms=draft.get("watch_ms"),
+        min_gap_ms=draft.get("min_gap_ms", 0),
         drain_ms=draft.get("drain_ms"),
         policy=policy,
     )
@@ -390,6 +373,8 @@ def plan_of(chance: random.Random, *, scenario: str | None = None, stores: Seque
         settings=settings,
         handlers=draft.get("handlers", Handlers()),
         wakes=draft.get("wakes", False),
+        delays=draft.get("delays", False),
+        acts=draft.get("acts", ()),
         sweeps_ms=draft.get("sweeps_ms", ()),
         only_leases=draft.get("only_leases", False),
         invocation_ms=draft.get("invocation_ms"),
@@ -398,5 +383,5 @@ def plan_of(chance: random.Random, *, scenario: str | None = None, stores: Seque
         opening=draft.get("opening", ()),
         most_faults=draft["most_faults"],
         each_fault=draft.get("each_fault", 0.2),
-        calm_ms=max(arrival.at_ms for arrival in draft["arrivals"]) + 3 * TTL_MS,
+        calm_ms=max(each.at_ms for each in (*draft["arrivals"], *draft.get("acts", ()))) + 3 * TTL_MS,
     )

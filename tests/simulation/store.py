@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from incumbent import rules
 from incumbent.rules import KeyState
+from incumbent.values import Debounce
 from tests.simulation.environment import EPOCH_MS
 from tests.simulation.scheduler import Scheduler
 
@@ -30,6 +31,12 @@ class Asked:
     successor: str | None = None
     handled: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    cancelled: str | None = None
+    fence: int | None = None
+    after_ms: int = 0
+    for_ms: int = 0
+    debounce: Debounce | None = None
     began_ms: int = 0
     requests: int = 0
     repeated: bool = False
@@ -42,7 +49,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a request has done: ``granted`` the key or ``stored`` the message; ``freed`` the key or ``passed`` it on."""
+    """What a request has done: the key ``granted``, ``freed`` or ``passed``, a message ``stored`` or ``cancelled``."""
 
     what: str
     owner: str | None = None
@@ -58,6 +65,10 @@ class Rules:
     claim = staticmethod(rules.claim)
     settle = staticmethod(rules.settle)
     take = staticmethod(rules.take)
+    stop = staticmethod(rules.stop)
+    hold = staticmethod(rules.hold)
+    resume = staticmethod(rules.resume)
+    cancel = staticmethod(rules.cancel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,4 +66,7 @@ def state_in_short(state: KeyState) -> str:
     )
     ended = ", ".join(f"{trace.id} {trace.outcome}" for trace in state.ended)
     held = f"{state.owner} until {state.expires_ms - EPOCH_MS}" if state.owner else "free"
+    barred_ms = max(state.quiet_until_ms, state.held_until_ms)
+    held += f", not before {barred_ms - EPOCH_MS}" if barred_ms else ""
+    held += f", marked {state.stop!r}" if state.stop is not None else ""
     return f"{held}, fence {state.fence % _FENCE}, mail [{mail}], ended [{ended}]"

@@ -1,12 +1,27 @@
 """A provider in front of another, which tells of every call: what was asked, and what was answered."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from incumbent.clock import Moment
-from incumbent.contract import DEFAULT_POLICY, LeaseProvider, Mailbox
+from incumbent.contract import DEFAULT_POLICY, Control, LeaseProvider, Mailbox
 from incumbent.errors import IncumbentError
-from incumbent.values import Acquisition, Beat, Claim, Continued, Failure, Message, Origin, Orphan, Policy, Released
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Claim,
+    Continued,
+    Debounce,
+    Failure,
+    KeyStatus,
+    Message,
+    Origin,
+    Orphan,
+    Policy,
+    Released,
+    Status,
+    Taken,
+)
 from tests.simulation.environment import Environment
 from tests.simulation.scheduler import Died
 from tests.simulation.store import Asked
@@ -14,8 +29,12 @@ from tests.simulation.store import Asked
 A = TypeVar("A")
 
 
-class Provider(LeaseProvider, Mailbox, Protocol):
-    """Both contracts."""
+class Provider(LeaseProvider, Mailbox, Control, Protocol):
+    """The contracts of the lease, the mailbox and its control, and the look at one message."""
+
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """What is known of a message."""
+        ...
 
 
 class Watcher(Protocol):
@@ -94,10 +113,21 @@ class WatchedProvider:
         route: bool = True,
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
+        after_ms: int = 0,
+        debounce: Debounce | None = None,
+        interrupt: bool = False,
     ) -> Claim:
         """M1."""
         message_id = None if message is None else message.id
-        asked = Asked(call="claim", owner=owner, message_id=message_id, ticket=ticket, as_ticket=as_ticket)
+        asked = Asked(
+            call="claim",
+            owner=owner,
+            message_id=message_id,
+            ticket=ticket,
+            as_ticket=as_ticket,
+            after_ms=after_ms,
+            debounce=debounce,
+        )
         return self._pass_on(
             asked,
             lambda: self._provider.claim(
@@ -110,6 +140,9 @@ class WatchedProvider:
                 route=route,
                 origin=origin,
                 policy=policy,
+                after_ms=after_ms,
+                debounce=debounce,
+                interrupt=interrupt,
             ),
         )
 
@@ -126,6 +159,10 @@ class WatchedProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
@@ -137,6 +174,7 @@ class WatchedProvider:
             ticket=ticket,
             handled=tuple(handled),
             dropped=tuple(failure.id for failure in dropped),
+            stopped=tuple(stopped),
         )
         return self._pass_on(
             asked,
@@ -151,17 +189,30 @@ class WatchedProvider:
                 next_owner=next_owner,
                 ticket=ticket,
                 policy=policy,
+                stopped=stopped,
+                results=results,
+                hold_ms=hold_ms,
+                hold_reason=hold_reason,
                 fence=fence,
                 give_up_at=give_up_at,
             ),
         )
 
     def beat(
-        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        note: Any = None,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Beat:
-        """R4, M2."""
-        asked = Asked(call="beat", owner=owner)
-        return self._pass_on(asked, lambda: self._provider.beat(key, owner, ttl_ms, fence=fence, give_up_at=give_up_at))
+        """R4, M2, M18."""
+        asked = Asked(call="beat", owner=owner, fence=fence)
+        return self._pass_on(
+            asked, lambda: self._provider.beat(key, owner, ttl_ms, note=note, fence=fence, give_up_at=give_up_at)
+        )
 
     def take(
         self,
@@ -172,9 +223,9 @@ class WatchedProvider:
         have: Sequence[str] = (),
         fence: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Sequence[Message]:
+    ) -> Taken:
         """M6."""
-        asked = Asked(call="take", owner=owner)
+        asked = Asked(call="take", owner=owner, fence=fence)
         return self._pass_on(
             asked,
             lambda: self._provider.take(key, owner, ttl_ms, have=have, fence=fence, give_up_at=give_up_at),
@@ -187,6 +238,44 @@ class WatchedProvider:
     def orphans(self, limit: int) -> Iterable[Orphan]:
         """M8."""
         return self._pass_on(Asked(call="look"), lambda: list(self._provider.orphans(limit)))
+
+    # --- control
+
+    def stop(self, key: str, *, fence: int | None = None, reason: str | None = None) -> int | None:
+        """M16."""
+        asked = Asked(call="stop", fence=fence)
+        return self._pass_on(asked, lambda: self._provider.stop(key, fence=fence, reason=reason))
+
+    def watch(self, key: str, owner: str, *, fence: int | None = None) -> str | None:
+        """M16."""
+        asked = Asked(call="watch", owner=owner)
+        return self._pass_on(asked, lambda: self._provider.watch(key, owner, fence=fence))
+
+    def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
+        """M15."""
+        asked = Asked(call="hold", for_ms=for_ms or 0)
+        return self._pass_on(asked, lambda: self._provider.hold(key, for_ms=for_ms, reason=reason))
+
+    def resume(self, key: str) -> bool:
+        """M15."""
+        return self._pass_on(Asked(call="resume"), lambda: self._provider.resume(key))
+
+    def cancel(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """M19."""
+        asked = Asked(call="cancel", cancelled=message_id)
+        return self._pass_on(asked, lambda: self._provider.cancel(key, message_id, policy=policy))
+
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """M5."""
+        return self._pass_on(Asked(call="look"), lambda: self._provider.find(key, message_id, policy=policy))
+
+    def show(self, key: str, *, events: bool = False) -> KeyStatus:
+        """What is known of the key."""
+        return self._pass_on(Asked(call="look"), lambda: self._provider.show(key, events=events))
+
+    def keys(self, limit: int) -> Iterable[KeyStatus]:
+        """The keys that something is known of."""
+        return self._pass_on(Asked(call="look"), lambda: list(self._provider.keys(limit)))
 
 
 class OnlyLeases:

@@ -3,23 +3,25 @@
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from incumbent import sending
-from incumbent.calls import Call, Completed, Outcome, Postponed
+from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped
 from incumbent.errors import IncumbentError, LeaseUnavailable, RetryLater
 from incumbent.lease import Lease, Stop
 from incumbent.runner import Runner
 from incumbent.sweeper import sweep
 from incumbent.values import Duplicate, Message, Origin, Routed
 from incumbent.wakers import Wake
+from tests.simulation.drafts import TTL_MS, Act, Arrival
 from tests.simulation.dynamodb import Table, make_provider
 from tests.simulation.environment import Environment
 from tests.simulation.invariants import Invariants, Run
+from tests.simulation.invocations import Boom, Cancelled, Invocation, Source, WakeFailed
 from tests.simulation.mutants import FAITHFUL, Mutant
 from tests.simulation.network import Faults, Network
-from tests.simulation.one_clock import OneClockProvider
-from tests.simulation.plans import TTL_MS, Arrival, Plan, plan_of
+from tests.simulation.one_clock_control import ControlledProvider
+from tests.simulation.operating import operate
+from tests.simulation.plans import Plan, plan_of
 from tests.simulation.scheduler import Scheduler, Stuck, Workers
 from tests.simulation.simulated_provider import Parts
 from tests.simulation.store import KEY, Store
@@ -30,36 +32,6 @@ MAX_SWEEPS = 60
 _TARGET = "arn:aws:lambda:eu-west-1:123456789012:function:simulated:live"
 _HOUR_MS = 3_600_000
 _ROUND_TRIP_MS = 20
-
-
-class Boom(Exception):
-    """What a handler raises."""
-
-
-class WakeFailed(Exception):
-    """What a waker raises."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Source:
-    """Who has a message and keeps it until it is told that it is safe."""
-
-    message_id: str
-    kind: str
-    again: int
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Invocation:
-    """One invocation: what it was invoked for, where it runs, whether it is over."""
-
-    name: str
-    request_id: str
-    environment: Environment
-    source: Source | None
-    wake: Wake | None
-    wakes_again: int = 0
-    over: bool = False
 
 
 class World:
@@ -117,6 +89,8 @@ class World:
             self.arrives(arrival)
         for at_ms in self.plan.sweeps_ms:
             self.scheduler.at(at_ms, self.sweep_once)
+        for act in self.plan.acts:
+            self.acts(act)
         self.scheduler.at(self.plan.calm_ms, self.calm)
         self.scheduler.run()
         if not self.invariants.came_to_its_end:
@@ -131,7 +105,9 @@ class World:
 
     def arrives(self, arrival: Arrival) -> None:
         """A source invokes, at a time."""
-        source = Source(message_id=arrival.message_id, kind=arrival.kind, again=arrival.again)
+        source = Source(
+            message_id=arrival.message_id, kind=arrival.kind, again=arrival.again, after_ms=arrival.after_ms
+        )
         self.expected += 1
         request_id = f"{arrival.kind}-{self.expected}"
         self.scheduler.at(arrival.at_ms, lambda: self.invoke(request_id, source=source))
@@ -227,7 +203,7 @@ class World:
             provider: Provider
             match self.plan.store:
                 case "one clock":
-                    provider = OneClockProvider(parts)
+                    provider = ControlledProvider(parts)
                 case _:
                     provider = make_provider(environment, self.table, self.network, skew_ms=self.plan.skew_ms)
             self.providers[environment] = WatchedProvider(provider, environment, self.invariants)
@@ -286,7 +262,7 @@ class World:
 
     def told(self, outcome: Outcome, call: Call) -> str:
         """What success the source is told; an error where there is none."""
-        if call.message is None or isinstance(outcome, Completed | Postponed | Routed | Duplicate):
+        if call.message is None or isinstance(outcome, Completed | Postponed | Stopped | Routed | Duplicate):
             return answer_in_short(outcome)
         raise LeaseUnavailable(f"not run and not stored: {answer_in_short(outcome)}")
 
@@ -303,6 +279,7 @@ class World:
             waker=self.waker(environment),
             policy=plan.settings.policy,
             ttl_ms=TTL_MS,
+            after_ms=source.after_ms,
         )
 
     def finish(self, invocation: Invocation) -> None:
@@ -363,11 +340,8 @@ class World:
         for _ in range(chance.randint(*does.steps)):
             self.befall(run.environment)
             clock.sleep_ms(chance.randint(*does.step_ms))
-            if chance.random() < does.looks and lease.stop is not None:
-                if lease.stop is Stop.LOST:
-                    lease.assert_held()
-                elif not self.plan.only_leases:
-                    return lease.defer()
+            if chance.random() < does.looks and self.should_defer(lease):
+                return lease.defer()
             with suppress(LeaseUnavailable):
                 if chance.random() < does.takes and not self.plan.only_leases:
                     for taken in lease.take():
@@ -379,11 +353,33 @@ class World:
         first = (ids & does.raises_at_first) - self.failed_once
         self.failed_once |= first
         if first or ids & does.poison or (not self.is_calm and chance.random() < does.raises):
-            raise chance.choice((Boom(message.id), Boom(message.id), RetryLater(300)))
+            raise self.failure(message)
         if not self.is_calm and not self.plan.only_leases and chance.random() < does.defers:
             return lease.defer()
         self.invariants.completes(run)
         return "done"
+
+    def should_defer(self, lease: Lease) -> bool:
+        """Whether a handler that looks leaves its messages to the next run. One that was stopped may be cancelled."""
+        match lease.stop:
+            case None:
+                return False
+            case Stop.LOST:
+                lease.assert_held()
+            case Stop.DEADLINE:
+                pass
+            case Stop.ASKED:
+                self.invariants.control.stops(lease.owner, lease.fence, lease.stop_reason)
+                if self.chance.random() < self.plan.handlers.stops:
+                    lease.cancelled = True
+                    raise Cancelled(lease.key)
+        return not self.plan.only_leases
+
+    def failure(self, message: Message) -> Exception:
+        """What a handler raises that fails."""
+        if self.plan.handlers.cools and self.chance.random() < self.plan.handlers.cools:
+            return RetryLater(300, scope="key")
+        return self.chance.choice((Boom(message.id), Boom(message.id), RetryLater(300)))
 
     def befall(self, environment: Environment) -> None:
         """Let something happen to an environment in the middle of its work, or nothing."""
@@ -408,6 +404,9 @@ class World:
             self.scheduler.pause(self.chance.randint(0, _ROUND_TRIP_MS))
             fault = self.faults.of(self.wake_faults)
             self.say(f"{environment.serves} wakes for {wake.ticket}: {fault or 'sent'}")
+            if fault == "wake dies":
+                self.crash(environment)
+                self.scheduler.pause(0)
             if fault != "wake fails":
                 self.woken(wake, late=fault == "wake late")
             if fault == "wake twice":
@@ -415,6 +414,7 @@ class World:
             if fault in ("wake fails", "wake unsure"):
                 raise WakeFailed(fault)
 
+        wake.delays = self.plan.delays  # type: ignore[attr-defined]
         return wake
 
     def woken(self, wake: Wake, *, late: bool) -> None:
@@ -423,9 +423,22 @@ class World:
         self.expected += 1
         request_id = f"wake-{self.expected}"
         within_ms = 2 * TTL_MS if late else 2 * _ROUND_TRIP_MS
-        self.scheduler.after(self.chance.randint(0, within_ms), lambda: self.invoke(request_id, wake=read))
+        self.scheduler.after(
+            wake.after_ms + self.chance.randint(0, within_ms), lambda: self.invoke(request_id, wake=read)
+        )
 
-    # --- sweeping, and the end
+    # --- operating, sweeping, and the end
+
+    def acts(self, act: Act) -> None:
+        """An operator does something to the key, at a time."""
+
+        def begin() -> None:
+            operator = self.environment()
+            operator.serves, operator.opening = "operator", list(act.opening)
+            self.say(f"an operator: {act.call}")
+            self.scheduler.spawn(operator, lambda: operate(self.provider(operator), act, operator.clock, self.chance))
+
+        self.scheduler.at(act.at_ms, begin)
 
     def sweep_once(self) -> None:
         """A sweeper comes by in the middle of it all."""

@@ -3,7 +3,7 @@
 import itertools
 import json
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -18,7 +18,7 @@ from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
 from incumbent.testing.conformance.subject import fresh_key
-from incumbent.values import Acquisition, Beat, Claim, Continued, Failure, Message, Orphan, Released
+from incumbent.values import Acquisition, Beat, Claim, Continued, Failure, Message, Orphan, Released, Taken
 
 NOBODY = rules.KeyState()
 
@@ -241,7 +241,7 @@ class IgnoresTheFence(Spoilt):
         """Compare the owner alone."""
         return super().beat(key, owner, ttl_ms)
 
-    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Sequence[Message]:
+    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Taken:
         """Compare the owner alone."""
         return super().take(key, owner, ttl_ms, **{**more, "fence": None})
 
@@ -419,7 +419,7 @@ class PausedIsIdle(Spoilt):
     def spoil(self, before: rules.KeyState, after: rules.KeyState, answer: Any, now: int) -> tuple[rules.KeyState, Any]:
         """Say so."""
         if isinstance(answer, rules.Known) and answer == rules.Known(state="waiting", owner=None):
-            return before, "nothing due"
+            return before, rules.Nothing()
         return after, answer
 
 
@@ -476,16 +476,16 @@ class DeferCounts(Spoilt):
 class TakeGivesOnce(Spoilt):
     """R8: a take whose answer was lost has lost its messages."""
 
-    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Sequence[Message]:
+    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Taken:
         """Give what is new, and never again."""
         held = {each.id for each in self.peek(key) if each.attempt}
-        return [each for each in super().take(key, owner, ttl_ms, **more) if each.id not in held]
+        return Taken(each for each in super().take(key, owner, ttl_ms, **more) if each.id not in held)
 
 
 class TakeGivesEverything(Spoilt):
     """M6: "they go one by one" left out."""
 
-    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Sequence[Message]:
+    def take(self, key: str, owner: str, ttl_ms: int, **more: Any) -> Taken:
         """Give what failed before, too."""
         self.set(key, lambda state, _: mail(state, lambda each: replace(each, attempts=0)))
         return super().take(key, owner, ttl_ms, **more)

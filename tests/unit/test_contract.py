@@ -15,16 +15,8 @@ import redis
 import valkey
 
 from incumbent import contract, leased
-from incumbent.contract import (
-    Archive,
-    LeaseProvider,
-    Mailbox,
-    NoopLeaseProvider,
-    is_archive,
-    is_lease_provider,
-    is_mailbox,
-    resolve_lease_provider,
-)
+from incumbent.backends import NoopLeaseProvider, is_archive, is_lease_provider, is_mailbox, resolve_lease_provider
+from incumbent.contract import Archive, LeaseProvider, Mailbox
 from incumbent.errors import ConfigurationError
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider

@@ -315,7 +315,7 @@ def test_late_copy_of_a_failed_claim_is_known_within_the_window() -> None:
     """M3, M5: and no longer, whether or not its trace is still kept."""
     state, _ = settle(claimed(), "A", dropped=[Failure(id="m1", error="e")])
     last = NOW + POLICY.window_ms - 1
-    assert rules.claim(state, last, "A", TTL_MS, stored(1), policy=POLICY) == (state, "nothing due")
+    assert rules.claim(state, last, "A", TTL_MS, stored(1), policy=POLICY) == (state, rules.Nothing())
     assert isinstance(rules.claim(state, last + 1, "A", TTL_MS, stored(1), policy=POLICY)[1], Granted)
     assert isinstance(rules.claim(state, NOW, "B", TTL_MS, stored(1, by="B"), policy=POLICY)[1], Granted)
 

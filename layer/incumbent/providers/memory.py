@@ -5,9 +5,9 @@ It serves one process. Every call is one step under the lock and never raises ``
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment, deadline
@@ -15,15 +15,23 @@ from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import LeaseLost
 from incumbent.providers.shared import (
     check_claim,
+    check_hold,
+    check_note,
+    check_reason,
     check_settle,
     dead_message,
+    is_active,
+    kept_results,
+    key_status,
     lease_lost,
     mailbox_full,
     redrive_full,
+    status_of,
     stored_message,
 )
 from incumbent.providers.unreadable import claim_readable, go_on_readable, readable
 from incumbent.validation import (
+    check_fence,
     check_key,
     check_lease,
     check_limit,
@@ -39,16 +47,19 @@ from incumbent.values import (
     Claimed,
     Continued,
     DeadLetter,
+    Debounce,
     Duplicate,
     Failure,
     Idle,
+    KeyStatus,
     Message,
-    MessageState,
     Origin,
     Orphan,
     Policy,
     Released,
     Routed,
+    Status,
+    Taken,
 )
 
 A = TypeVar("A")
@@ -135,6 +146,9 @@ class MemoryProvider:
         route: bool = True,
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
+        after_ms: int = 0,
+        debounce: Debounce | None = None,
+        interrupt: bool = False,
     ) -> Claim:
         """Store the message and try to own the key, in one step (M1)."""
         return claim_readable(
@@ -148,6 +162,9 @@ class MemoryProvider:
                 route=route,
                 origin=origin,
                 policy=policy,
+                after_ms=after_ms,
+                debounce=debounce,
+                interrupt=interrupt,
             ),
             functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
             message,
@@ -165,13 +182,25 @@ class MemoryProvider:
         route: bool,
         origin: Origin | None,
         policy: Policy,
+        after_ms: int,
+        debounce: Debounce | None,
+        interrupt: bool,
     ) -> Claim:
-        body = check_claim(key, owner, ttl_ms, message, ticket=ticket, policy=policy)
+        body = check_claim(
+            key, owner, ttl_ms, message, ticket=ticket, policy=policy, after_ms=after_ms, debounce=debounce
+        )
 
         def step(state: rules.KeyState, now: int) -> tuple[rules.KeyState, object]:
             stored = None
             if message is not None and body is not None:
-                stored = rules.Stored(id=message.id, body=body, claimed_by=owner, promised=False, stored_ms=now)
+                stored = rules.Stored(
+                    id=message.id,
+                    body=body,
+                    claimed_by=owner,
+                    promised=False,
+                    stored_ms=now,
+                    due_ms=now + after_ms if after_ms else 0,
+                )
             return rules.claim(
                 state,
                 now,
@@ -183,6 +212,8 @@ class MemoryProvider:
                 as_ticket=as_ticket,
                 route=route,
                 origin=origin,
+                debounce=debounce,
+                interrupt=interrupt,
             )
 
         sent, answer, dead_lettered = self._burying_step(key, step)
@@ -198,15 +229,22 @@ class MemoryProvider:
                     dead_lettered=dead_lettered,
                 )
             case rules.Accepted():
-                return Routed(owner=answer.owner, waiting=answer.stored)
+                return Routed(
+                    owner=answer.owner,
+                    waiting=answer.stored,
+                    due_in_ms=_from(sent, answer.due_ms),
+                    superseded=answer.superseded,
+                )
             case rules.Known():
                 return Duplicate(state=answer.state, owner=answer.owner, dead_lettered=dead_lettered)
             case rules.Held():
-                return Busy(owner=answer.owner or "", expires_in_ms=answer.expires_ms - sent.wall_ms)
+                return Busy(owner=answer.owner, expires_in_ms=answer.expires_ms - sent.wall_ms)
             case "full":
                 raise mailbox_full(key, policy, owner=self.get_lease_owner(key))
+            case rules.Nothing():
+                return Idle(due_in_ms=_from(sent, answer.due_ms), dead_lettered=dead_lettered)
             case _:
-                return Idle(dead_lettered=dead_lettered)
+                raise AssertionError(answer)
 
     def settle(
         self,
@@ -221,6 +259,10 @@ class MemoryProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
@@ -236,6 +278,10 @@ class MemoryProvider:
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            stopped=stopped,
+            results=results,
+            hold_ms=hold_ms,
+            hold_reason=hold_reason,
             fence=fence,
         )
         return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
@@ -253,8 +299,14 @@ class MemoryProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None,
     ) -> Released | Continued:
+        kept = kept_results(key, handled, results, policy)
+        reason = check_reason(key, hold_reason)
         check_settle(
             key,
             owner,
@@ -263,6 +315,8 @@ class MemoryProvider:
             failed=failed,
             dropped=dropped,
             deferred=deferred,
+            stopped=stopped,
+            hold_ms=hold_ms,
             next_owner=next_owner,
             ticket=ticket,
             fence=fence,
@@ -279,6 +333,10 @@ class MemoryProvider:
                 dropped=dropped,
                 deferred=deferred,
                 policy=policy,
+                stopped=stopped,
+                results=kept,
+                hold_ms=hold_ms,
+                hold_reason=reason,
                 next_owner=next_owner,
                 ticket=ticket,
                 fence=fence,
@@ -293,19 +351,33 @@ class MemoryProvider:
                     waiting=answer.waiting,
                     expires_in_ms=answer.expires_ms - sent.wall_ms,
                     deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+                    stop=answer.stop,
                     dead_lettered=dead_lettered,
                 )
             case rules.Freed():
-                return Released(remaining=answer.remaining, dead_lettered=dead_lettered)
+                return Released(
+                    remaining=answer.remaining,
+                    due_in_ms=_from(sent, answer.due_ms),
+                    stop=answer.stop,
+                    dead_lettered=dead_lettered,
+                )
             case _:
                 raise self._lost("settle", key, owner)
 
     def beat(
-        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        note: Any = None,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Beat:
         """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms, fence)
-        sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms, fence))
+        text = check_note(key, note)
+        sent, answer = self._step(key, lambda state, now: rules.renew(state, now, owner, ttl_ms, fence, note=text))
         if answer == "lost":
             raise self._lost("beat", key, owner)
         return Beat(
@@ -313,6 +385,7 @@ class MemoryProvider:
             waiting=answer.waiting,
             expires_in_ms=answer.expires_ms - sent.wall_ms,
             deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+            stop=answer.stop,
         )
 
     def take(
@@ -324,13 +397,13 @@ class MemoryProvider:
         have: Sequence[str] = (),
         fence: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Sequence[Message]:
+    ) -> Taken:
         """Renew the lease and take all due messages that were never delivered (M6)."""
         check_lease(key, owner, ttl_ms, fence)
         _, answer = self._step(key, lambda state, now: rules.take(state, now, owner, ttl_ms, fence))
         if answer == "lost":
             raise self._lost("take", key, owner)
-        return readable([_message(stored) for stored in answer.given if stored.id not in have])
+        return Taken(readable([_message(stored) for stored in answer.given if stored.id not in have]), answer.stop)
 
     def peek(self, key: str) -> Sequence[Message]:
         """Return all stored messages, oldest first."""
@@ -361,10 +434,10 @@ class MemoryProvider:
 
     # --- the archive
 
-    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """Return the state of a message id, or ``None`` if it is not known (M5)."""
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """Return what is known of a message id (M5, M17)."""
         check_message_id(message_id, check_key(key))
-        _, found = self._step(key, lambda state, now: (state, rules.state_of(state, message_id, now, policy.window_ms)))
+        _, found = self._step(key, lambda state, now: (state, status_of(state, message_id, now, policy.window_ms)))
         return found
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
@@ -394,8 +467,73 @@ class MemoryProvider:
         check_message_id(message_id, check_key(key))
         return self._step(key, lambda state, _: rules.purge(state, message_id))[1]
 
+    # --- control
+
+    def stop(self, key: str, *, fence: int | None = None, reason: str | None = None) -> int | None:
+        """Mark the live tenure, so that its run stops (M16)."""
+        check_fence(fence, check_key(key))
+        why = check_reason(key, reason)
+        return self._step(key, lambda state, now: rules.stop(state, now, fence, why))[1]
+
+    def watch(self, key: str, owner: str, *, fence: int | None = None) -> str | None:
+        """Return the mark of the owner's tenure, without a renewal (M16)."""
+        check_owner(owner, check_key(key))
+        check_fence(fence, key)
+        _, answer = self._step(
+            key, lambda state, now: (state, state if rules.owned_by(state, owner, now, fence) else None)
+        )
+        if answer is None:
+            raise self._lost("watch", key, owner)
+        return answer.stop
+
+    def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
+        """Grant the key to no caller for a while (M15)."""
+        why = check_reason(check_key(key), reason)
+        check_hold(key, for_ms, 0)
+        self._step(key, lambda state, now: (rules.hold(state, now, check_hold(key, for_ms, now), why), None))
+
+    def resume(self, key: str) -> bool:
+        """End a hold (M15)."""
+        check_key(key)
+        return self._step(key, rules.resume)[1]
+
+    def cancel(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """Remove a message that waits (M19)."""
+        check_message_id(message_id, check_key(key))
+
+        def step(state: rules.KeyState, now: int) -> tuple[rules.KeyState, Status]:
+            state, _ = rules.cancel(state, now, message_id, policy.window_ms)
+            return state, status_of(state, message_id, now, policy.window_ms)
+
+        return self._step(key, step)[1]
+
+    def show(self, key: str, *, events: bool = False) -> KeyStatus:
+        """Return what is known of a key."""
+        check_key(key)
+        now = self._clock.now().wall_ms
+        with self._lock:
+            return _key_status(key, self._keys.get(key, rules.KeyState()), now, events=events)
+
+    def keys(self, limit: int) -> Iterable[KeyStatus]:
+        """List the keys that have an owner, messages or a hold."""
+        check_limit(limit)
+        now = self._clock.now().wall_ms
+        with self._lock:
+            keys = sorted(self._keys.items())
+        found = (_key_status(key, state, now, events=False) for key, state in keys)
+        return list(islice((each for each in found if is_active(each)), limit))
+
     def _lost(self, call: str, key: str, owner: str) -> LeaseLost:
         return lease_lost(call, key, owner, self.get_lease_owner(key))
+
+
+def _from(sent: Moment, at_ms: int | None) -> int | None:
+    """Return how long after the sending a moment of the store's clock is."""
+    return None if at_ms is None else max(0, at_ms - sent.wall_ms)
+
+
+def _key_status(key: str, state: rules.KeyState, now_ms: int, *, events: bool) -> KeyStatus:
+    return key_status(key, state, [_message(stored) for stored in state.mail], now_ms, events=events)
 
 
 def _message(stored: rules.Stored) -> Message:

@@ -4,19 +4,51 @@
 and ``redrive_full`` make its errors. ``stored_message`` and ``dead_message`` make messages of what the rules keep.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
+from incumbent import rules
+from incumbent.errors import (
+    ConfigurationError,
+    LeaseLost,
+    LeaseUnavailable,
+    MailboxFull,
+    MessageInvalid,
+    MessageTooLarge,
+)
 from incumbent.providers.unreadable import message_of
-from incumbent.rules import MAX_STORED, Dead, Stored
-from incumbent.validation import check_lease, check_message_id, check_owner, check_settlement, to_json
-from incumbent.values import Failure, Message, Policy
+from incumbent.rules import MAX_STORED, Dead, KeyState, Stored
+from incumbent.validation import (
+    MAX_TTL_MS,
+    check_lease,
+    check_message_id,
+    check_ms,
+    check_owner,
+    check_settlement,
+    check_text,
+    from_json,
+    to_json,
+)
+from incumbent.values import FOREVER_MS, Debounce, Failure, KeyStatus, Message, Policy, Status
+
+MAX_HOLD_MS = 14 * MAX_TTL_MS  # and of what is sent for later (M14)
+MAX_NOTE_BYTES = 1_024
+MAX_REASON_BYTES = 1_024
 
 # --- arguments
 
 
 def check_claim(
-    key: str, owner: str, ttl_ms: int, message: Message | None, *, ticket: str | None, policy: Policy
+    key: str,
+    owner: str,
+    ttl_ms: int,
+    message: Message | None,
+    *,
+    ticket: str | None,
+    policy: Policy,
+    after_ms: int,
+    debounce: Debounce | None,
 ) -> str | None:
     """Check the arguments of a claim (R10). Return the message's event as it is stored; ``None`` without a message.
 
@@ -25,6 +57,10 @@ def check_claim(
     check_lease(key, owner, ttl_ms)
     if ticket is not None:
         check_owner(ticket, key, "the ticket")
+    check_ms("after_ms", after_ms, 0, MAX_HOLD_MS, key)
+    if debounce is not None:
+        check_ms("debounce_ms", debounce.quiet_ms, 1, MAX_TTL_MS, key)
+        check_ms("debounce_max_ms", debounce.max_ms, debounce.quiet_ms, MAX_TTL_MS, key)
     if message is None:
         return None
     check_message_id(message.id, key)
@@ -40,15 +76,63 @@ def check_settle(
     failed: Sequence[Failure],
     dropped: Sequence[Failure],
     deferred: Sequence[str],
+    stopped: Sequence[str],
+    hold_ms: int,
     next_owner: str | None,
     ticket: str | None,
     fence: int | None,
 ) -> list[str]:
     """Check the arguments of a settle (R10). Return the ids that it names. Raises ``ConfigurationError``."""
     check_lease(key, owner, ttl_ms, fence)
-    others = [*(failure.id for failure in (*failed, *dropped)), *deferred]
+    check_ms("hold_ms", hold_ms, 0, MAX_HOLD_MS, key)
+    others = [*(failure.id for failure in (*failed, *dropped)), *deferred, *stopped]
     check_settlement(key, handled, others, next_owner, ticket)
     return [*handled, *others]
+
+
+def check_note(key: str, note: object) -> str | None:
+    """Return a run's note as JSON text, ``None`` if there is none (M18). Raises ``ConfigurationError``."""
+    if note is None:
+        return None
+    try:
+        return to_json(note, key=key, message_id="note", most_bytes=MAX_NOTE_BYTES)
+    except MessageInvalid as cause:
+        raise ConfigurationError(f"the note of key {key!r} is not JSON: {cause}", key=key) from cause
+    except MessageTooLarge as cause:
+        raise ConfigurationError(
+            f"the note of key {key!r} is larger than {MAX_NOTE_BYTES:,} bytes of JSON: store it elsewhere", key=key
+        ) from cause
+
+
+def check_reason(key: str, reason: str | None) -> str:
+    """Return why a key is held or a tenure stopped; text of at most 1,024 bytes. Raises ``ConfigurationError``."""
+    return "" if reason is None else check_text("the reason", reason, MAX_REASON_BYTES, key)
+
+
+def check_hold(key: str, for_ms: int | None, now_ms: int) -> int:
+    """Return until when a hold lasts: ``for_ms`` from now, or without an end. Raises ``ConfigurationError``."""
+    if for_ms is None:
+        return FOREVER_MS
+    return now_ms + check_ms("for_ms", for_ms, 1, MAX_HOLD_MS, key)
+
+
+def kept_results(
+    key: str, handled: Sequence[str], results: Mapping[str, object] | None, policy: Policy
+) -> dict[str, str]:
+    """Return the results to keep as JSON text, which is empty for one that is too large (M17: result).
+
+    Raises ``MessageInvalid`` for one that is not JSON.
+    """
+    kept: dict[str, str] = {}
+    for message_id in handled if policy.result_bytes and results else ():
+        if message_id in (results or {}):
+            try:
+                kept[message_id] = to_json(
+                    (results or {})[message_id], key=key, message_id=message_id, most_bytes=policy.result_bytes
+                )
+            except MessageTooLarge:
+                kept[message_id] = ""
+    return kept
 
 
 # --- errors
@@ -121,3 +205,61 @@ def dead_message(letter: Dead, body: str | None) -> Message:
         promised=True,
         last_error=letter.error,
     )
+
+
+# --- what is known
+
+
+def status_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew_ms: int = 0) -> Status:
+    """Return what is known of a message id (M5, M17, M18)."""
+    for message in state.mail:
+        if message.id == message_id:
+            running = rules.owned(state, now_ms, skew_ms) and message.delivered_fence == state.fence
+            return Status(
+                state="running" if running else "waiting",
+                attempt=message.attempts,
+                stored_at_ms=message.stored_ms,
+                due_at_ms=message.due_ms,
+                owner=state.owner if running else None,
+                fence=state.fence if running else None,
+                note=from_json(state.note) if running and state.note else None,
+            )
+    trace = rules.trace_of(state, message_id, now_ms, window_ms)
+    return Status(state="unknown") if trace is None else status_left(trace.outcome, trace.at_ms, trace.result)
+
+
+def status_left(outcome: str, at_ms: int, result: str | None) -> Status:
+    """Return what is known of a message that left: ``result`` is its JSON, empty if it was too large to keep (M17)."""
+    state: Any = outcome
+    if result:
+        return Status(state=state, left_at_ms=at_ms, result=from_json(result), result_is="kept")
+    return Status(state=state, left_at_ms=at_ms, result_is="none" if result is None else "too large")
+
+
+def key_status(
+    key: str, state: KeyState, messages: Sequence[Message], now_ms: int, *, events: bool, skew_ms: int = 0
+) -> KeyStatus:
+    """Return what is known of a key; ``messages`` are those of ``state.mail``, in order."""
+    live = rules.owned(state, now_ms, skew_ms)
+    shown = [each if events else replace(each, event=None) for each in messages]
+    runs = [live and stored.delivered_fence == state.fence for stored in state.mail]
+    return KeyStatus(
+        key=key,
+        owner=state.owner if live else None,
+        fence=state.fence if live else None,
+        since_ms=state.since_ms or None,
+        expires_in_ms=max(0, state.expires_ms - now_ms) if live else None,
+        held_until_ms=state.held_until_ms if now_ms < state.held_until_ms else None,
+        held_reason=state.held_reason if now_ms < state.held_until_ms else None,
+        quiet_until_ms=state.quiet_until_ms if now_ms < state.quiet_until_ms else None,
+        stop=state.stop if live else None,
+        note=from_json(state.note) if live and state.note else None,
+        target=state.origin.target if state.origin else None,
+        running=tuple(each for each, running in zip(shown, runs, strict=True) if running),
+        waiting=tuple(each for each, running in zip(shown, runs, strict=True) if not running),
+    )
+
+
+def is_active(status: KeyStatus) -> bool:
+    """Return whether a key belongs in a list of keys: it has an owner, messages, or a hold."""
+    return bool(status.owner or status.running or status.waiting or status.held_until_ms)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from incumbent.contract import is_archive
+from incumbent.backends import is_archive
 from incumbent.errors import ConfigurationError
 from incumbent.testing.conformance.mail import EVERYTHING, PAUSE_MS, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, ArchiveProvider
@@ -30,52 +30,52 @@ class ArchiveConformance(Walking, UnreadableConformance):
 
     def test_find_follows_a_message(self, provider: ArchiveProvider, key: str) -> None:
         """M5: unknown, running, waiting, handled, and forgotten after the window."""
-        assert provider.find(key, "m1") is None
+        assert provider.find(key, "m1").state == "unknown"
         provider.claim(key, "A", TTL_MS, message(1))
         provider.claim(key, "B", TTL_MS, message(2))
-        assert provider.find(key, "m1") == "running"
-        assert provider.find(key, "m2") == "waiting"
-        assert provider.find(key, "m3") is None
+        assert provider.find(key, "m1").state == "running"
+        assert provider.find(key, "m2").state == "waiting"
+        assert provider.find(key, "m3").state == "unknown"
         provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
-        assert provider.find(key, "m1") == "handled"
+        assert provider.find(key, "m1").state == "handled"
         rest_ms = self.pass_almost(60 * 60_000)
-        assert provider.find(key, "m1") == "handled"
+        assert provider.find(key, "m1").state == "handled"
         self.pass_time(rest_ms)
-        assert provider.find(key, "m1") is None
-        assert provider.find(key, "m2") == "waiting"
+        assert provider.find(key, "m1").state == "unknown"
+        assert provider.find(key, "m2").state == "waiting"
 
     def test_message_runs_as_long_as_its_owner_lives(self, provider: ArchiveProvider, key: str) -> None:
         """R3, M5: at the strangers' edge a lease has never been, and what it was given waits for the next."""
         provider.claim(key, "A", TTL_MS, message(1))
         rest_ms = self.pass_almost(TTL_MS + self.skew_ms)
-        assert provider.find(key, "m1") == "running"
+        assert provider.find(key, "m1").state == "running"
         self.pass_time(rest_ms)
-        assert provider.find(key, "m1") == "waiting"
-        assert self.make_other(provider).find(key, "m1") == "waiting"
+        assert provider.find(key, "m1").state == "waiting"
+        assert self.make_other(provider).find(key, "m1").state == "waiting"
 
     def test_taken_message_of_a_dead_owner_waits(self, provider: ArchiveProvider, key: str) -> None:
         """R3: each of several that were given to one run."""
         provider.claim(key, "A", TTL_MS, message(1))
         provider.claim(key, "B", TTL_MS, message(2))
         provider.take(key, "A", TTL_MS)
-        assert [provider.find(key, each) for each in ("m1", "m2")] == ["running", "running"]
+        assert [provider.find(key, each).state for each in ("m1", "m2")] == ["running", "running"]
         self.expire()
-        assert [provider.find(key, each) for each in ("m1", "m2")] == ["waiting", "waiting"]
+        assert [provider.find(key, each).state for each in ("m1", "m2")] == ["waiting", "waiting"]
 
     def test_message_of_an_owner_that_gave_its_key_away_waits(self, provider: ArchiveProvider, key: str) -> None:
         """R5, R6: its run settles nothing any more, and the present owner was not given the message."""
         provider.claim(key, "A", TTL_MS, message(1))
         provider.transfer_lease(key, "A", "B", TTL_MS)
-        assert provider.find(key, "m1") == "waiting"
+        assert provider.find(key, "m1").state == "waiting"
         assert provider.claim(key, "C", TTL_MS, message(1)) == Duplicate(state="waiting", owner="B")
         provider.release_lease(key, "B")
-        assert provider.find(key, "m1") == "waiting"
+        assert provider.find(key, "m1").state == "waiting"
 
     def test_dropped_message_is_not_found(self, provider: ArchiveProvider, key: str) -> None:
         """M3: it went back to its source."""
         provider.claim(key, "A", TTL_MS, message(1))
         provider.settle(key, "A", ttl_ms=TTL_MS, dropped=[failure(1)])
-        assert provider.find(key, "m1") is None
+        assert provider.find(key, "m1").state == "unknown"
 
     def test_dead_letter_keeps_its_last_error(self, provider: ArchiveProvider, key: str) -> None:
         """M6: with its event, its attempts and when it died."""
@@ -92,7 +92,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert letter.message.attempt == 2
         assert letter.message.last_error == "second é\n🐍"
         assert letter.died_at_ms > 1_500_000_000_000
-        assert provider.find(key, "m1") == "dead"
+        assert provider.find(key, "m1").state == "dead"
 
     def test_message_that_killed_its_run_is_a_dead_letter(self, provider: ArchiveProvider, key: str) -> None:
         """M6: without an error, since its run could not report one."""
@@ -101,7 +101,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         assert provider.claim(key, "B", TTL_MS, None, policy=ONCE) == Idle()
         (letter,) = provider.dead_letters(key, EVERYTHING)
         assert (letter.message.id, letter.message.attempt, letter.message.last_error) == ("m1", 1, None)
-        assert provider.find(key, "m1") == "dead"
+        assert provider.find(key, "m1").state == "dead"
 
     def test_settle_says_what_it_buried(self, provider: ArchiveProvider, key: str) -> None:
         """M6: in the order of the mailbox, as the dead letters have them, and nothing that only pauses."""
@@ -196,7 +196,7 @@ class ArchiveConformance(Walking, UnreadableConformance):
         provider.claim(key, "A", TTL_MS, message(2))
         assert provider.redrive(key, "m1") is True
         assert list(provider.dead_letters(key, EVERYTHING)) == []
-        assert provider.find(key, "m1") == "waiting"
+        assert provider.find(key, "m1").state == "waiting"
         assert [(each.id, each.promised) for each in provider.peek(key)] == [("m2", False), ("m1", True)]
         provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m2"])
         answer = provider.claim(key, "B", TTL_MS, None)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from incumbent.backends import is_lease_provider
 from incumbent.clock import SYSTEM_CLOCK
-from incumbent.contract import LeaseProvider, is_lease_provider
+from incumbent.contract import LeaseProvider
 from incumbent.errors import ConfigurationError
 from incumbent.testing.conformance.samples import BAD_KEYS, BAD_OWNERS, BAD_TTLS, MAX_TTL_MS, ODD_ENDINGS, table
 from incumbent.testing.conformance.subject import PATIENCE_MS, TTL_MS, Subject, at_once

@@ -3,7 +3,7 @@
 
 import pytest
 
-from incumbent.contract import is_mailbox
+from incumbent.backends import is_mailbox
 from incumbent.errors import LeaseLost
 from incumbent.testing.conformance.mail import PAUSE_MS, MailSubject, failure, ids, message, same
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pytest
 
-from incumbent.contract import Archive, LeaseProvider, Mailbox
+from incumbent.contract import Archive, Control, LeaseProvider, Mailbox
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,6 +24,10 @@ class MailboxProvider(LeaseProvider, Mailbox, Protocol):
 
 class ArchiveProvider(MailboxProvider, Archive, Protocol):
     """A backend that also says what became of messages."""
+
+
+class ControlProvider(ArchiveProvider, Control, Protocol):
+    """A backend by which keys can be looked at, held and stopped."""
 
 
 class Subject:

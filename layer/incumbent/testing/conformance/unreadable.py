@@ -153,7 +153,7 @@ class UnreadableConformance(MailSubject):
             every = [each.message for each in provider.dead_letters(None, EVERYTHING) if each.key == key]
             assert sorted(ids(every)) == ["m1", "m2", "m3"]
             assert all(isinstance(each.event, str) for each in provider.peek(key))
-            assert provider.find(key, "m4") == "waiting"
+            assert provider.find(key, "m4").state == "waiting"
             assert provider.redrive(key, "m2") is True
             assert provider.claim(key, "B", TTL_MS, None) == Idle()
             assert sorted(each.message.id for each in provider.dead_letters(key, EVERYTHING)) == [

@@ -15,7 +15,7 @@ from incumbent.errors import IncumbentError, LeaseLost
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance.mail import EVERYTHING, MailSubject, same
-from incumbent.testing.conformance.subject import ArchiveProvider, MailboxProvider
+from incumbent.testing.conformance.subject import ArchiveProvider, ControlProvider, MailboxProvider
 from incumbent.values import (
     Acquisition,
     Beat,
@@ -23,15 +23,18 @@ from incumbent.values import (
     Claimed,
     Continued,
     DeadLetter,
+    Debounce,
     Duplicate,
     Failure,
     Idle,
+    KeyStatus,
     Message,
     Origin,
     Orphan,
     Policy,
     Released,
     Routed,
+    Status,
 )
 
 WALKS = 10
@@ -46,6 +49,8 @@ TTLS_MS = (22_500, 42_500)
 PAUSES_MS = (PACE_MS, 4 * PACE_MS)
 
 ROUGHLY_MS = PACE_MS // 10  # a provider that tries again on a test's clock moves it by its pause
+
+ENDLESS_MS = 15 * 86_400_000  # or more: a hold without an end
 
 LATE_MS = 10 * PACE_MS  # a copy of a call comes late, but not later than this
 
@@ -72,6 +77,32 @@ ARCHIVE_STEPS = {
     "redrive": 4,
     "purge": 1,
 }
+CONTROL_STEPS = {
+    "claim": 8,
+    "claim_again": 1,
+    "settle": 6,
+    "take": 1,
+    "beat": 2,
+    "release": 1,
+    "transfer": 1,
+    "look": 2,
+    "find": 2,
+    "stop": 2,
+    "watch": 1,
+    "hold": 1,
+    "resume": 2,
+    "cancel": 2,
+    "show": 3,
+}
+OFF_PACE_MS = (PACE_MS * 3 // 2, PACE_MS * 7 // 2)  # of what ends by itself: never when a step of time ends
+CLAIMS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"interrupt": True},
+    {"after_ms": OFF_PACE_MS[0]},
+    {"after_ms": OFF_PACE_MS[1]},
+    {"debounce": Debounce(quiet_ms=OFF_PACE_MS[0], max_ms=OFF_PACE_MS[1])},
+)
 
 Step = Callable[[Any], object]
 
@@ -89,6 +120,7 @@ class Walk:
     given: list[str] = field(default_factory=list)
     claims: list[tuple[str, Step]] = field(default_factory=list)
     names: int = 0
+    controls: bool = False
 
     def fresh(self, kind: str) -> str:
         """An owner string that was never used: it is good for one tenure (R2)."""
@@ -162,6 +194,8 @@ class Walk:
                 more["origin"] = Origin(keyspace="walk", target=f"target of {owner}")
             case _:
                 pass
+        if self.controls and message is not None:
+            more.update(self.random.choice(CLAIMS))
         said = {name: value for name, value in more.items() if name != "policy"}
         step = (
             f"claim {owner} {ttl_ms} {message.id if message else None} {said}",
@@ -185,8 +219,14 @@ class Walk:
                 ends[end].append(Failure(id=message_id, error=f"failed {message_id}", after_ms=after_ms))
             else:
                 ends[end].append(message_id)
-        said = f"{ends}"
         more: dict[str, Any] = {**ends, "policy": self.policy}
+        if self.controls:
+            more["results"] = {each: {"of": each} for each in ends["handled"]}
+            if ends["deferred"] and self.random.random() < 0.5:  # noqa: PLR2004
+                more["stopped"], more["deferred"] = more["deferred"], []
+            if self.random.random() < 0.1:  # noqa: PLR2004
+                more["hold_ms"], more["hold_reason"] = OFF_PACE_MS[0], "by the run"
+        said = f"{ {name: value for name, value in more.items() if name != 'policy'} }"
         match self.random.randrange(4):
             case 0:
                 pass
@@ -207,16 +247,17 @@ class Walk:
         have = tuple(each for each in self.given if self.random.random() < 0.8)  # noqa: PLR2004
 
         def step(provider: MailboxProvider) -> object:
-            taken = list(provider.take(self.key, owner, ttl_ms, have=have))
+            taken = provider.take(self.key, owner, ttl_ms, have=have)
             self.given.extend(each.id for each in taken if each.id not in self.given)
-            return taken
+            return [list(taken), taken.stop]
 
         return f"take {owner} {ttl_ms} {have}", step
 
     def beat(self) -> tuple[str, Step]:
         """By an owner, present or past."""
         owner, ttl_ms = self.any_owner(), self.ttl_ms()
-        return f"beat {owner} {ttl_ms}", lambda p: p.beat(self.key, owner, ttl_ms)
+        more: dict[str, Any] = {"note": {"by": owner}} if self.controls and self.random.random() < 0.5 else {}  # noqa: PLR2004
+        return f"beat {owner} {ttl_ms} {more}", lambda p: p.beat(self.key, owner, ttl_ms, **more)
 
     def look(self) -> tuple[str, Step]:
         """Who owns the key, and is it an orphan."""
@@ -241,6 +282,40 @@ class Walk:
         """Any id, dead or not."""
         message_id = f"m{self.random.randrange(IDS)}"
         return f"purge {message_id}", lambda p: p.purge(self.key, message_id)
+
+    def stop(self) -> tuple[str, Step]:
+        """The live tenure, or one of an older fence."""
+        older = self.random.randrange(2)
+
+        def step(provider: ControlProvider) -> object:
+            fence = provider.show(self.key).fence
+            marked = provider.stop(self.key, fence=None if fence is None else fence - older, reason="why")
+            return None if marked is None else Status(state="running", fence=marked)
+
+        return f"stop {older}", step
+
+    def watch(self) -> tuple[str, Step]:
+        """By an owner, present or past."""
+        owner = self.any_owner()
+        return f"watch {owner}", lambda p: p.watch(self.key, owner)
+
+    def hold(self) -> tuple[str, Step]:
+        """For a while, or until it is resumed."""
+        for_ms = self.random.choice((*OFF_PACE_MS, None))
+        return f"hold {for_ms}", lambda p: p.hold(self.key, for_ms=for_ms, reason=f"for {for_ms}")
+
+    def resume(self) -> tuple[str, Step]:
+        """Whether it is held or not."""
+        return "resume", lambda p: p.resume(self.key)
+
+    def cancel(self) -> tuple[str, Step]:
+        """Any id, whatever it does."""
+        message_id = f"m{self.random.randrange(IDS)}"
+        return f"cancel {message_id}", lambda p: p.cancel(self.key, message_id, policy=self.policy)
+
+    def show(self) -> tuple[str, Step]:
+        """The key alone, and in the list of keys."""
+        return "show", lambda p: [p.show(self.key), [each for each in p.keys(EVERYTHING) if each.key == self.key]]
 
     def grant(self, owner: str) -> None:
         """A tenure has begun."""
@@ -272,7 +347,10 @@ class Walking(MailSubject):
             pauses_ms=PAUSES_MS,
             on_error=chance.choice(("skip", "block")),
         )
-        walk = Walk(key=key, random=chance, policy=policy)
+        controls = "stop" in steps
+        if controls:
+            policy = replace(policy, keep=chance.choice(("all", "latest")), result_bytes=12)
+        walk = Walk(key=key, random=chance, policy=policy, controls=controls)
         clock = FakeClock()
         reference = MemoryProvider(clock=clock)
         fences: dict[int, int] = {}
@@ -297,7 +375,9 @@ class Walking(MailSubject):
             if difference is not None:
                 pytest.fail("\n".join([*log, f"but it answered: {answer}", difference]))
 
-    def difference(self, answer: object, expected: object, fences: dict[int, int]) -> str | None:
+    def difference(  # noqa: C901 - one kind of difference after the other
+        self, answer: object, expected: object, fences: dict[int, int]
+    ) -> str | None:
         """Say where two answers differ, save for what may: moments, and the fences' values but not their order."""
         if isinstance(answer, list) and isinstance(expected, list) and len(answer) == len(expected):
             pairs = zip(answer, expected, strict=True)
@@ -315,6 +395,11 @@ class Walking(MailSubject):
         left, right = expires_in_ms(answer), expires_in_ms(expected)
         if right is not None and (left is None or not right - roughly_ms <= left <= right):
             return f"it has {left} ms, expected {right} ms"
+        due, due_then = due_in_ms(answer), due_in_ms(expected)
+        if (due is None) != (due_then is None):
+            return f"it can be granted in {due} ms, expected {due_then} ms"
+        if due is not None and due_then is not None and not -roughly_ms <= due - due_then <= roughly_ms + self.skew_ms:
+            return f"it can be granted in {due} ms, expected {due_then} ms"
         if isinstance(answer, Orphan) and isinstance(expected, Orphan):
             # Strangers wait for the skew first; a pause that is over begins it at once.
             lag_ms = expected.age_ms - answer.age_ms
@@ -342,26 +427,46 @@ def answer_of(call: Step, provider: MailboxProvider | ArchiveProvider) -> object
 
 def fence_of(answer: object) -> int | None:
     """The tenure's fence, where an answer has one."""
-    return answer.fence if isinstance(answer, Claimed | Continued | Beat | Acquisition) else None
+    if isinstance(answer, Claimed | Continued | Beat | Acquisition | Status | KeyStatus):
+        return answer.fence
+    return None
 
 
 def expires_in_ms(answer: object) -> int | None:
     """The remaining time, where an answer has one."""
-    return answer.expires_in_ms if isinstance(answer, Claimed | Continued | Beat | Acquisition | Busy) else None
+    if not isinstance(answer, Claimed | Continued | Beat | Acquisition | Busy) or answer.expires_in_ms is None:
+        return None
+    return min(answer.expires_in_ms, ENDLESS_MS)
 
 
-def seen(answer: object) -> object:
+def due_in_ms(answer: object) -> int | None:
+    """When the key can be granted, where an answer says so."""
+    return answer.due_in_ms if isinstance(answer, Routed | Idle | Released) else None
+
+
+def seen(answer: object) -> object:  # noqa: C901, PLR0912 - each answer once
     """What of an answer must be equal to the letter."""
     match answer:
-        case Claimed() | Continued():
+        case Claimed():
             return type(answer), answer.owner, same(answer.messages), answer.waiting
+        case Continued():
+            return type(answer), answer.owner, same(answer.messages), answer.waiting, answer.stop
+        case Status():
+            kept = answer.note, answer.result, answer.result_is
+            return answer.state, answer.attempt, answer.owner, answer.fence is None, answer.left_at_ms is None, kept
+        case KeyStatus():
+            held = answer.held_until_ms is None, answer.held_reason, answer.quiet_until_ms is None
+            run = answer.owner, answer.fence is None, answer.stop, answer.note, answer.target
+            return answer.key, held, run, same(answer.running), same(answer.waiting)
         case Message():
             return same([answer])
         case Acquisition():
             return answer.acquired, answer.owner
         case Beat():
-            return answer.waiting
-        case Routed() | Busy():
+            return answer.waiting, answer.stop
+        case Routed():
+            return type(answer), answer.owner, answer.superseded
+        case Busy():
             return type(answer), answer.owner
         case DeadLetter():
             return answer.key, same([replace(answer.message, promised=True)])

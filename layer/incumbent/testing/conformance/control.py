@@ -1,0 +1,412 @@
+"""What every provider with control does: stop, result, note, cancel, latest (M16 to M21), and all of `later`."""
+# ruff: noqa: S101, PLR2004 - these are tests: assert is how they say it, and the numbers are the test
+
+from typing import Any
+
+import pytest
+
+from incumbent.backends import is_control
+from incumbent.errors import ConfigurationError, LeaseLost, MessageInvalid
+from incumbent.testing.conformance.later import LaterConformance
+from incumbent.testing.conformance.mail import EVERYTHING, failure, ids, message
+from incumbent.testing.conformance.samples import BAD_IDS, BAD_KEYS, table
+from incumbent.testing.conformance.subject import TTL_MS, ControlProvider
+from incumbent.testing.conformance.walks import CONTROL_STEPS, WALKS
+from incumbent.values import (
+    Duplicate,
+    Idle,
+    Policy,
+    Released,
+    Status,
+)
+
+MINUTE_MS = 60_000
+KEPT = Policy(result_bytes=64)
+LATEST = Policy(keep="latest")
+
+
+class ControlConformance(LaterConformance):
+    """Looking at a key, and holding, stopping and delaying what runs there."""
+
+    def test_control_is_found_by_its_methods(self, provider: ControlProvider) -> None:
+        """The provider is a control by structure."""
+        assert is_control(provider)
+
+    # --- M16: stop
+
+    def test_stop_reaches_the_owner_with_every_answer(self, provider: ControlProvider, key: str) -> None:
+        """M16: beat, take and settle carry it, and watch reads it."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        assert provider.watch(key, "A") is None
+        assert provider.beat(key, "A", TTL_MS).stop is None
+        assert provider.stop(key, reason="the user says so") == fence
+        assert provider.watch(key, "A", fence=fence) == "the user says so"
+        assert provider.beat(key, "A", TTL_MS).stop == "the user says so"
+        assert provider.take(key, "A", TTL_MS, have=["m1"]).stop == "the user says so"
+        answer = provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        assert isinstance(answer, Released)
+        assert answer.stop == "the user says so"
+        assert self.state(provider, key) == "handled"
+
+    def test_stop_without_a_reason_is_a_stop(self, provider: ControlProvider, key: str) -> None:
+        """M16: its reason is empty; the first one stands."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        assert provider.stop(key) == fence
+        assert provider.stop(key, reason="later") == fence
+        assert provider.beat(key, "A", TTL_MS).stop == ""
+
+    def test_stop_of_a_free_key_does_nothing(self, provider: ControlProvider, key: str) -> None:
+        """M16: nothing runs, and the next run is not stopped."""
+        assert provider.stop(key) is None
+        self.claimed(provider, key, "A", 1)
+        assert provider.beat(key, "A", TTL_MS).stop is None
+
+    def test_late_stop_does_not_hit_the_successor(self, provider: ControlProvider, key: str) -> None:
+        """M16: with the fence of another tenure it changes nothing."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        self.routed(provider, key, "B", 2)
+        self.continued(provider, key, "A", "A2", handled=["m1"])
+        assert provider.stop(key, fence=fence) is None
+        assert provider.stop(key, fence=fence + 10**9) is None
+        assert provider.beat(key, "A2", TTL_MS).stop is None
+
+    def test_no_grant_inherits_a_mark(self, provider: ControlProvider, key: str) -> None:
+        """M16: not a successor, a ticket's owner, a transfer's or a later claim."""
+        self.claimed(provider, key, "A", 1)
+        for number in (2, 3, 4):
+            self.routed(provider, key, f"B{number}", number)
+        provider.stop(key)
+        following = self.continued(provider, key, "A", "A2", handled=["m1"])
+        assert following.stop == ""
+        assert provider.beat(key, "A2", TTL_MS).stop is None
+        provider.stop(key)
+        provider.settle(key, "A2", ttl_ms=TTL_MS, handled=["m2"], ticket="T")
+        provider.stop(key, reason="in between")
+        self.claimed(provider, key, "A3", None, ticket="T")
+        assert provider.beat(key, "A3", TTL_MS).stop is None
+        provider.stop(key)
+        provider.transfer_lease(key, "A3", "A4", TTL_MS)
+        assert provider.beat(key, "A4", TTL_MS).stop is None
+        provider.stop(key)
+        self.die()
+        self.claimed(provider, key, "A5", None)
+        assert provider.beat(key, "A5", TTL_MS).stop is None
+
+    def test_stop_ends_with_the_lease(self, provider: ControlProvider, key: str) -> None:
+        """M16, R3: an expired tenure is not live."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        self.expire()
+        assert provider.stop(key) is None
+        assert provider.stop(key, fence=fence) is None
+
+    def test_watch_of_another_tenure_is_lost(self, provider: ControlProvider, key: str) -> None:
+        """M16, R3: a late owner learns that it has lost."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        with pytest.raises(LeaseLost):
+            provider.watch(key, "B")
+        with pytest.raises(LeaseLost):
+            provider.watch(key, "A", fence=fence + 1)
+        self.expire()
+        with pytest.raises(LeaseLost):
+            provider.watch(key, "A", fence=fence)
+
+    def test_stopped_message_leaves_in_that_state(self, provider: ControlProvider, key: str) -> None:
+        """M16, M5: its id is not stored again in the window."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.continued(provider, key, "A", "A2", stopped=["m1"])
+        assert self.state(provider, key) == "stopped"
+        assert provider.claim(key, "C", TTL_MS, message(1)) == Duplicate(state="stopped", owner="A2")
+
+    def test_interrupting_message_marks_the_owner(self, provider: ControlProvider, key: str) -> None:
+        """M16: in the step that stores it; on a free key it just runs."""
+        self.claimed(provider, key, "A", 1, interrupt=True)
+        assert provider.beat(key, "A", TTL_MS).stop is None
+        self.routed(provider, key, "B", 2, interrupt=True)
+        assert provider.beat(key, "A", TTL_MS).stop
+        following = self.continued(provider, key, "A", "A2", stopped=["m1"])
+        assert ids(following.messages) == ["m2"]
+        assert provider.beat(key, "A2", TTL_MS).stop is None
+
+    def test_retry_does_not_interrupt(self, provider: ControlProvider, key: str) -> None:
+        """M16: nothing new was stored, so the run that it would stop may be its own."""
+        self.claimed(provider, key, "A", 1)
+        assert isinstance(provider.claim(key, "B", TTL_MS, message(1), interrupt=True), Duplicate)
+        assert provider.beat(key, "A", TTL_MS).stop is None
+
+    # --- M17: result
+
+    @pytest.mark.parametrize("result", [None, 0, "", {"total": 7}, ["é", 1.5], True], ids=repr)
+    def test_result_is_kept_beside_the_handled_id(self, provider: ControlProvider, key: str, result: Any) -> None:
+        """M17: as JSON gives it back."""
+        self.claimed(provider, key, "A", 1, policy=KEPT)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": result}, policy=KEPT)
+        status = provider.find(key, "m1", policy=KEPT)
+        assert (status.state, status.result, status.result_is) == ("handled", result, "kept")
+        assert status.left_at_ms is not None
+
+    def test_result_is_not_kept_by_default(self, provider: ControlProvider, key: str) -> None:
+        """M17: `result_bytes` is 0."""
+        self.claimed(provider, key, "A", 1)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": "secret"})
+        status = provider.find(key, "m1")
+        assert (status.state, status.result, status.result_is) == ("handled", None, "none")
+
+    def test_large_result_is_kept_as_too_large(self, provider: ControlProvider, key: str) -> None:
+        """M17: and the run stands; to the byte."""
+        for number, length in ((1, 62), (2, 63)):
+            self.claimed(provider, key, f"A{number}", number, policy=KEPT)
+            results = {f"m{number}": "x" * length}
+            provider.settle(key, f"A{number}", ttl_ms=TTL_MS, handled=[f"m{number}"], results=results, policy=KEPT)
+        assert provider.find(key, "m1").result == "x" * 62
+        assert provider.find(key, "m2") == Status(
+            state="handled", left_at_ms=provider.find(key, "m2").left_at_ms, result_is="too large"
+        )
+
+    def test_results_of_several_messages_do_not_meet(self, provider: ControlProvider, key: str) -> None:
+        """M17: each id has its own, and only the handled ones."""
+        self.claimed(provider, key, "A", 1, policy=KEPT)
+        for number in (2, 3, 4):
+            self.routed(provider, key, f"B{number}", number, policy=KEPT)
+        provider.take(key, "A", TTL_MS, have=["m1"])
+        results = {"m1": 1, "m2": 2, "m3": 3, "m9": 9}
+        provider.settle(
+            key,
+            "A",
+            ttl_ms=TTL_MS,
+            handled=["m1", "m2"],
+            failed=[failure(3)],
+            deferred=["m4"],
+            results=results,
+            policy=KEPT,
+        )
+        assert [provider.find(key, f"m{number}").result for number in (1, 2, 3, 4, 9)] == [1, 2, None, None, None]
+
+    def test_result_is_forgotten_with_its_id(self, provider: ControlProvider, key: str) -> None:
+        """M17, M5: after the window."""
+        self.claimed(provider, key, "A", 1, policy=KEPT)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": 1}, policy=KEPT)
+        rest_ms = self.pass_almost(60 * MINUTE_MS)
+        assert provider.find(key, "m1", policy=KEPT).result == 1
+        self.pass_time(rest_ms)
+        assert provider.find(key, "m1", policy=KEPT) == Status(state="unknown")
+
+    def test_result_that_is_not_json_is_refused(self, provider: ControlProvider, key: str) -> None:
+        """M17, R10: before any request, so the run can still be settled."""
+        self.claimed(provider, key, "A", 1, policy=KEPT)
+        with pytest.raises(MessageInvalid):
+            provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": object()}, policy=KEPT)
+        assert provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], policy=KEPT) == Released(remaining=0)
+
+    # --- M18: note
+
+    def test_note_is_shown_while_its_run_lasts(self, provider: ControlProvider, key: str) -> None:
+        """M18: a beat without one keeps the last."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        assert provider.find(key, "m1").note is None
+        provider.beat(key, "A", TTL_MS, note={"step": 3, "of": 5})
+        provider.beat(key, "A", TTL_MS)
+        status = provider.find(key, "m1")
+        assert (status.state, status.owner, status.fence, status.attempt) == ("running", "A", fence, 1)
+        assert status.note == {"step": 3, "of": 5}
+        assert provider.show(key).note == {"step": 3, "of": 5}
+        self.routed(provider, key, "B", 2)
+        self.continued(provider, key, "A", "A2", handled=["m1"])
+        assert provider.find(key, "m2").note is None
+        assert provider.show(key).note is None
+
+    def test_note_has_a_limit(self, provider: ControlProvider, key: str) -> None:
+        """M18: 1,024 bytes of JSON, and nothing that is not JSON."""
+        self.claimed(provider, key, "A", 1)
+        provider.beat(key, "A", TTL_MS, note="x" * 1_022)
+        for note in ("x" * 1_023, object()):
+            with pytest.raises(ConfigurationError):
+                provider.beat(key, "A", TTL_MS, note=note)
+        assert provider.show(key).note == "x" * 1_022
+
+    # --- M19: cancel
+
+    def test_waiting_message_can_be_cancelled(self, provider: ControlProvider, key: str) -> None:
+        """M19: it does not run, and its id is not stored again in the window."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.routed(provider, key, "C", 3)
+        assert provider.cancel(key, "m2").state == "cancelled"
+        assert provider.cancel(key, "m2").state == "cancelled"
+        assert self.state(provider, key, 2) == "cancelled"
+        assert provider.claim(key, "D", TTL_MS, message(2)) == Duplicate(state="cancelled", owner="A")
+        assert ids(self.continued(provider, key, "A", "A2", handled=["m1"]).messages) == ["m3"]
+
+    def test_running_message_is_not_cancelled(self, provider: ControlProvider, key: str) -> None:
+        """M19: the answer names its run, for a stop."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        status = provider.cancel(key, "m1")
+        assert (status.state, status.owner, status.fence) == ("running", "A", fence)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        assert provider.cancel(key, "m1").state == "handled"
+        assert provider.cancel(key, "m9") == Status(state="unknown")
+
+    def test_message_that_pauses_or_is_for_later_can_be_cancelled(self, provider: ControlProvider, key: str) -> None:
+        """M19: also the last one of a free key, which is then empty."""
+        self.claimed(provider, key, "A", 1)
+        provider.claim(key, "B", TTL_MS, message(2), after_ms=MINUTE_MS)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)])
+        for number in (1, 2):
+            assert provider.cancel(key, f"m{number}").state == "cancelled"
+        assert provider.peek(key) == ()
+        self.pass_time(MINUTE_MS)
+        assert self.own_orphans(provider, key) == []
+        assert provider.claim(key, "C", TTL_MS, None) == Idle()
+
+    def test_message_of_a_dead_owner_can_be_cancelled(self, provider: ControlProvider, key: str) -> None:
+        """M19, R3: its run is over."""
+        self.claimed(provider, key, "A", 1)
+        self.expire()
+        assert provider.cancel(key, "m1").state == "cancelled"
+        with pytest.raises(LeaseLost):
+            provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"])
+        assert self.state(provider, key) == "cancelled"
+
+    def test_large_message_can_be_cancelled(self, provider: ControlProvider, key: str) -> None:
+        """M19: whatever its body is stored in."""
+        self.claimed(provider, key, "A", 1)
+        large = message(2)
+        provider.claim(key, "B", TTL_MS, type(large)(id="m2", event={"text": "x" * 500_000}))
+        assert provider.cancel(key, "m2").state == "cancelled"
+        assert ids(provider.peek(key)) == ["m1"]
+
+    # --- M21: latest
+
+    def test_latest_message_replaces_those_that_wait(self, provider: ControlProvider, key: str) -> None:
+        """M21: behind an owner; the answer and their state say so."""
+        self.claimed(provider, key, "A", 1, policy=LATEST)
+        assert self.routed(provider, key, "B", 2, policy=LATEST).superseded == ()
+        assert self.routed(provider, key, "C", 3, policy=LATEST).superseded == ("m2",)
+        answer = self.routed(provider, key, "D", 4, policy=LATEST)
+        assert (answer.superseded, answer.waiting) == (("m3",), 2)
+        assert [self.state(provider, key, number) for number in (1, 2, 3, 4)] == [
+            "running",
+            "superseded",
+            "superseded",
+            "waiting",
+        ]
+        assert provider.claim(key, "E", TTL_MS, message(3), policy=LATEST) == Duplicate(state="superseded", owner="A")
+        assert ids(self.continued(provider, key, "A", "A2", handled=["m1"], policy=LATEST).messages) == ["m4"]
+
+    def test_latest_message_leaves_what_failed_and_what_is_for_later(self, provider: ControlProvider, key: str) -> None:
+        """M21: only due ones that were never delivered."""
+        self.claimed(provider, key, "A", 1, policy=LATEST)
+        provider.settle(key, "A", ttl_ms=TTL_MS, failed=[failure(1)], policy=LATEST)
+        self.claimed(provider, key, "B", 2, policy=LATEST)
+        self.routed(provider, key, "C", 3, policy=LATEST, after_ms=MINUTE_MS)
+        self.routed(provider, key, "D", 4, policy=LATEST)
+        assert self.routed(provider, key, "E", 5, policy=LATEST).superseded == ("m4",)
+        assert ids(provider.peek(key)) == ["m1", "m2", "m3", "m5"]
+
+    def test_nothing_is_replaced_by_default(self, provider: ControlProvider, key: str) -> None:
+        """M21: it is a choice."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        assert self.routed(provider, key, "C", 3).superseded == ()
+        assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
+
+    # --- looking
+
+    def test_show_tells_of_a_running_key(self, provider: ControlProvider, key: str) -> None:
+        """Who holds it, since when, and what waits; events only when asked."""
+        fence = self.claimed(provider, key, "A", 1).fence
+        self.routed(provider, key, "B", 2)
+        self.pass_time(5_000)
+        provider.stop(key, reason="why")
+        status = provider.show(key)
+        assert (status.key, status.owner, status.fence, status.stop) == (key, "A", fence, "why")
+        assert self.about(status.expires_in_ms, TTL_MS - 5_000)
+        assert status.since_ms is not None
+        assert (ids(status.running), ids(status.waiting)) == (["m1"], ["m2"])
+        assert [each.event for each in (*status.running, *status.waiting)] == [None, None]
+        assert [each.event for each in provider.show(key, events=True).waiting] == [message(2).event]
+
+    def test_show_tells_of_a_free_and_of_an_unknown_key(self, provider: ControlProvider, key: str) -> None:
+        """What an expired lease was given waits (R3)."""
+        unknown = provider.show(key)
+        assert (unknown.owner, unknown.fence, unknown.since_ms, unknown.running, unknown.waiting) == (
+            None,
+            None,
+            None,
+            (),
+            (),
+        )
+        self.claimed(provider, key, "A", 1)
+        self.expire()
+        status = provider.show(key)
+        assert (status.owner, status.fence, status.expires_in_ms) == (None, None, None)
+        assert (ids(status.running), ids(status.waiting)) == ([], ["m1"])
+
+    def test_keys_lists_what_runs_waits_or_is_held(self, provider: ControlProvider, key: str) -> None:
+        """And no key that is empty and free."""
+        running, waiting, held, empty, done = (
+            f"{key}-{name}" for name in ("running", "waiting", "held", "empty", "done")
+        )
+        self.claimed(provider, running, "A", 1)
+        provider.claim(waiting, "B", TTL_MS, message(1), as_ticket=True, after_ms=MINUTE_MS)
+        provider.hold(held, for_ms=MINUTE_MS)
+        self.claimed(provider, done, "C", 1)
+        provider.settle(done, "C", ttl_ms=TTL_MS, handled=["m1"])
+        found = {each.key: each for each in provider.keys(EVERYTHING) if each.key.startswith(key)}
+        assert set(found) == {running, waiting, held}
+        assert (found[running].owner, ids(found[running].running)) == ("A", ["m1"])
+        assert ids(found[waiting].waiting) == ["m1"]
+        assert found[held].held_until_ms is not None
+        assert empty not in found
+        provider.resume(held)
+        assert held not in {each.key for each in provider.keys(EVERYTHING)}
+
+    def test_keys_stops_at_its_limit(self, provider: ControlProvider, key: str) -> None:
+        """At most as many as asked for."""
+        for number in range(3):
+            self.claimed(provider, f"{key}-{number}", "A", 1)
+        assert len(list(provider.keys(2))) == 2
+
+    @pytest.mark.parametrize("number", range(2 * WALKS))
+    def test_every_answer_of_a_controlled_walk_is_the_references(
+        self, provider: ControlProvider, key: str, number: int
+    ) -> None:
+        """M14 to M21 among the other rules: calls in any order, in time and late."""
+        self.follow(provider, key, number, CONTROL_STEPS)
+
+    # --- R10
+
+    @pytest.mark.parametrize("bad", table(BAD_KEYS))
+    def test_bad_key_is_refused_by_every_call(self, provider: ControlProvider, bad: Any) -> None:
+        """R10: before any request."""
+        for call in (
+            lambda: provider.stop(bad),
+            lambda: provider.watch(bad, "A"),
+            lambda: provider.hold(bad),
+            lambda: provider.resume(bad),
+            lambda: provider.cancel(bad, "m1"),
+            lambda: provider.show(bad),
+        ):
+            with pytest.raises(ConfigurationError):
+                call()
+
+    @pytest.mark.parametrize("bad", table(BAD_IDS))
+    def test_bad_id_is_refused(self, provider: ControlProvider, key: str, bad: Any) -> None:
+        """R10: before any request."""
+        with pytest.raises(ConfigurationError):
+            provider.cancel(key, bad)
+
+    @pytest.mark.parametrize(
+        "reason", ["x" * 1_025, b"text", 7, "\ud800"], ids=["long", "bytes", "number", "surrogate"]
+    )
+    def test_bad_reason_is_refused(self, provider: ControlProvider, key: str, reason: Any) -> None:
+        """R10: text of at most 1,024 bytes."""
+        self.claimed(provider, key, "A", 1)
+        for call in (
+            lambda: provider.stop(key, reason=reason),
+            lambda: provider.hold(key, reason=reason),
+            lambda: provider.settle(key, "A", ttl_ms=TTL_MS, hold_ms=1, hold_reason=reason),
+        ):
+            with pytest.raises(ConfigurationError):
+                call()
+        assert provider.show(key).stop is None
