@@ -7,13 +7,14 @@ from typing import Any
 STATE = (
     *("v", "owner", "fence", "since", "until", "block", "pauses", "left_how", "left_owner", "left_successor"),
     *("left_fence", "keyspace", "target", "request_id", "log_stream", "stored", "last", "promised_to", "kept", "held"),
-    *("traces", "traced", "older"),
+    *("traces", "traced", "older", "control"),
 )
-META = ("v", "by", "promised", "stored", "attempts", "due", "error", "place", "died")
-TRACE = ("outcome", "fence", "at", "by", "id")
+CONTROL = ("quiet_until", "held_until", "held_reason", "stop", "note", "resumed", "resumed_at")
+META = ("v", "by", "promised", "stored", "attempts", "due", "error", "place", "died", "later", "arrival")
+TRACE = ("outcome", "fence", "at", "by", "id", "result")
 
 _READ = """
-local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS = unpack(KEYS)
+local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS, HOLD = unpack(KEYS)
 local function read(text) return text and exact(cmsgpack.unpack(text)) end
 local function pairs_of(name, packed)
     local found, list = {}, redis.call('HGETALL', name)
@@ -44,15 +45,16 @@ return cjson.encode({
 
 # Moves the stored times of one key into the past, and what is left to live with them.
 _PASS_TIME = """
-local ms = tonumber(ARGV[1])
-local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS = unpack(KEYS)
+local ms, FOREVER = tonumber(ARGV[1]), 253402300799000
+local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS, HOLD = unpack(KEYS)
 local function int(number) return string.format('%.0f', number) end
 local function earlier(array, ...)
     for _, position in ipairs({ ... }) do
-        if array[position] > 0 then array[position] = array[position] - ms end
+        local at = array[position]
+        if at and at > 0 and at < FOREVER then array[position] = at - ms end
     end
 end
-local function earlier_meta(meta) earlier(meta, 4, 6, 9) return meta end
+local function earlier_meta(meta) earlier(meta, 4, 6, 9, 10) return meta end
 local function earlier_hash(name)
     local fields = redis.call('HGETALL', name)
     for i = 1, #fields, 2 do
@@ -65,6 +67,7 @@ local text = redis.call('GET', STATE)
 if text then
     local state = cmsgpack.unpack(text)
     earlier(state, 4, 5, 19)
+    if type(state[24]) == 'table' then earlier(state[24], 1, 2, 7) end
     if state[20] ~= '' then
         local held = cmsgpack.unpack(state[20])
         for _, each in ipairs(held) do earlier_meta(each[2]) end
@@ -162,7 +165,7 @@ def records(client: Any, names: Sequence[str]) -> dict[str, Any]:
     raw = client.eval(_EXACT + _READ, len(names), *names)
     found: dict[str, Any] = json.loads(raw)
     faults: list[str] = []
-    state = _named(STATE, found["state"]) if found["state"] else None
+    state = _state(found["state"]) if found["state"] else None
     fields = dict(found["messages"] or {})
     messages: dict[str, dict[str, Any]] = {}
     for message_id, meta, given, body in found["held"] or ():
@@ -186,19 +189,31 @@ def records(client: Any, names: Sequence[str]) -> dict[str, Any]:
             faults.append(f"{message_id} has score {scores.get(message_id)}, and not one of {expected}")
         if message["body"] is None:
             faults.append(f"{message_id} has no body")
-        if state and message["place"] <= state["promised_to"]:
+        if state and (message.get("arrival") or message["place"]) <= state["promised_to"]:
             message["promised"] = True
     letters = dict(found["letters"] or {})
     return {
         "owner": found["owner"] or None,
         "state": state,
-        "messages": dict(sorted(messages.items(), key=lambda each: each[1]["place"])),
+        "messages": dict(sorted(messages.items(), key=_in_order)),
         "traces": [*_older(dict(found["ended"] or {})), *(_named(TRACE, each) for each in found["traces"] or ())],
         "dead": list(found["dead"] or ()),
         "letters": {name[1:]: _named(META, meta) for name, meta in letters.items() if name.startswith("m")},
         "lives": found["lives"],
         "faults": faults,
     }
+
+
+def _in_order(message: tuple[str, dict[str, Any]]) -> tuple[int, int, int]:
+    """Say where a message stands: several that were stored for later may have one place."""
+    meta = message[1]
+    return meta["place"], meta.get("later") or 0, meta.get("arrival") or 0
+
+
+def _state(elements: Sequence[Any]) -> dict[str, Any]:
+    """Return the record that decides; what it says of control is empty where that was never used."""
+    state = _named(STATE, elements)
+    return state | {"control": _named(CONTROL, state.get("control") or ())}
 
 
 def _older(fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -218,6 +233,7 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 _NUMBERS = frozenset(
     {
         *("v", "fence", "since", "until", "block", "left_fence", "stored", "last", "promised_to", "kept", "traced"),
-        *("older", "attempts", "due", "place", "died", "at"),
+        *("older", "attempts", "due", "place", "died", "at", "later", "arrival"),
+        *("quiet_until", "held_until", "resumed_at"),
     }
 )

@@ -16,8 +16,8 @@ from valkey.retry import Retry
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS
 from incumbent.providers.redis.permissions import acl_rules
-from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
-from incumbent.testing.conformance.walks import ARCHIVE_STEPS, MAILBOX_STEPS, WALKS, Walking
+from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
+from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, WALKS, Walking
 from incumbent.testing.servers import ValkeyServer
 from tests.redis_records import pass_key_time
 
@@ -49,7 +49,7 @@ def patient(provider: RedisProvider) -> RedisProvider:
     return provider
 
 
-class _OnValkey(MailboxConformance, ArchiveConformance):
+class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
     """The server's clock goes on by itself, so "just before" is that much earlier."""
 
     slack_ms = 2_000
@@ -156,8 +156,8 @@ class TestValkeyPyCluster(Walking):
         """Move what is stored, since the server's clock cannot be."""
         pass_time(self.client, self.prefix, ms)
 
-    @pytest.mark.parametrize("number", range(2 * WALKS))
+    @pytest.mark.parametrize("number", range(3 * WALKS))
     def test_every_answer_is_the_references(self, number: int) -> None:
         """R1 to R7, M1 to M9: leases, messages and dead letters."""
         provider = patient(RedisProvider(client=self.client, key_prefix=self.prefix))
-        self.follow(provider, f"key-{number}", number, ARCHIVE_STEPS if number % 2 else MAILBOX_STEPS)
+        self.follow(provider, f"key-{number}", number, (ARCHIVE_STEPS, MAILBOX_STEPS, CONTROL_STEPS)[number % 3])

@@ -10,7 +10,8 @@ import redis
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.scripting import script
 from incumbent.testing import servers
-from incumbent.values import Claimed, Continued, Message, Origin, Policy
+from incumbent.values import Claimed, Continued, Debounce, Message, Origin, Policy, Routed
+from tests.redis_records import edit
 
 TTL_MS = 30_000
 POLICY = Policy(max_pending=1_000)
@@ -59,7 +60,19 @@ def counter() -> Iterator[CountingServer]:
     """A server that knows all scripts."""
     with servers.valkey() as server:
         found = CountingServer(server)
-        for name in ("acquire", "release", "renew", "claim", "settle", "take"):
+        for name in (
+            "acquire",
+            "release",
+            "renew",
+            "claim",
+            "settle",
+            "take",
+            "watch",
+            "stop",
+            "hold",
+            "cancel",
+            "resume",
+        ):
             found.bare.script_load(script(name).text)
         found.provider.get_lease_owner("k")
         yield found
@@ -147,3 +160,62 @@ class TestWaiting:
         assert commands / 320 <= 10
         found, _ = counter.cost(lambda: counter.claim("often", "again", 1_000))
         assert found == {"get": 2, "time": 1, "hmget": 1, "zadd": 1, "set": 2}
+
+
+class TestControl:
+    """Those who use none of it pay nothing; the others little."""
+
+    def test_run_after_a_hold_is_as_short_as_any(self, counter: CountingServer) -> None:
+        """M15: once the first run has found that it is over."""
+        counter.provider.hold("was held", for_ms=60_000)
+        counter.provider.resume("was held")
+        resumed = [0, 0, "", False, "", "token", 1]  # long ago
+        edit(counter.bare, "{incumbent:lease:was held}:state", {24: resumed})
+        counter.claim("was held", "A", 1)
+        counter.settle("was held", "A", 1)
+        claimed, _ = counter.cost(lambda: counter.claim("was held", "B", 2, origin=ORIGIN))
+        assert claimed == {"get": 2, "time": 1, "zadd": 1, "set": 2}
+        settled, _ = counter.cost(lambda: counter.settle("was held", "B", 2))
+        assert settled == {"get": 2, "time": 1, "zrem": 1, "del": 1, "set": 1}
+
+    def test_watch_reads_two_records(self, counter: CountingServer) -> None:
+        """M16: cheap enough for each second; and a write that changes nothing, which a replica would refuse."""
+        counter.claim("watched", "A", 1)
+        counter.provider.stop("watched", reason="enough")
+        found, sent = counter.cost(lambda: counter.provider.watch("watched", "A"))
+        assert found == {"get": 2, "time": 1, "zrem": 1}
+        assert sent <= 250
+
+    def test_hold_stop_resume_and_cancel(self, counter: CountingServer) -> None:
+        """However much waits."""
+        counter.fill("busy", 900)
+        for call, most in (
+            (lambda: counter.provider.stop("busy", reason="enough"), 5),
+            (lambda: counter.provider.hold("busy", for_ms=60_000), 7),
+            (lambda: counter.provider.resume("busy"), 7),
+            (lambda: counter.provider.cancel("busy", "m450"), 12),
+        ):
+            found, _ = counter.cost(call)
+            assert sum(found.values()) <= most, found
+
+    @pytest.mark.parametrize("waiting", [10, 800])
+    def test_arrival_in_a_burst_reads_little_of_it(self, counter: CountingServer, waiting: int) -> None:
+        """M15: when the first one came, and no more."""
+        key, burst = f"burst/{waiting}", Debounce(quiet_ms=60_000, max_ms=600_000)
+        for number in range(waiting):
+            counter.claim(key, f"c{number}", number, policy=POLICY, debounce=burst)
+        found, _ = counter.cost(lambda: counter.claim(key, "last", waiting, policy=POLICY, debounce=burst))
+        assert sum(found.values()) <= 24, found
+        assert found["hmget"] <= 2
+        answer = counter.claim(key, "one more", waiting + 1, policy=POLICY, debounce=burst)
+        assert isinstance(answer, Routed)
+
+    def test_result_costs_the_move_of_its_trace(self, counter: CountingServer) -> None:
+        """M17: it stands outside the record that every call reads."""
+        policy = Policy(result_bytes=4_096)
+        counter.claim("results", "A", 1, policy=policy)
+        found, sent = counter.cost(
+            lambda: counter.settle("results", "A", 1, results={"m1": "x" * 4_000}, policy=policy)
+        )
+        assert sum(found.values()) <= 12, found
+        assert sent <= 4_700

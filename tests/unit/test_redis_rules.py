@@ -15,22 +15,27 @@ from incumbent import rules
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS, Names
+from incumbent.providers.shared import kept_results, key_status, status_of, stored_message
 from incumbent.testing.servers import ValkeyServer
 from incumbent.values import (
+    FOREVER_MS,
     Acquisition,
     Beat,
     Busy,
     Claimed,
     Continued,
     DeadLetter,
+    Debounce,
     Duplicate,
     Failure,
     Idle,
+    KeyStatus,
     Message,
     Origin,
     Policy,
     Released,
     Routed,
+    Status,
 )
 from tests.conformance.test_redis import unique_prefix
 from tests.redis_records import pass_key_time, records
@@ -44,13 +49,32 @@ IDS = [f"m{number}" for number in range(4)]
 JUMPS_MS = (10_000, 10_000, 20_000, 40_000, 1_000_000)
 TTLS_MS = (15_000, 35_000)
 WINDOW_MS = 905_000
+# No two of these end at one moment, however many steps lie between their beginnings.
+LATER_MS = (15_000, 35_000)
+HOLDS_MS = (17_000, 36_000)
+BURST = Debounce(quiet_ms=13_000, max_ms=21_000)
+OUTCOMES = {
+    "h": "handled",
+    "s": "stopped",
+    "c": "cancelled",
+    "r": "superseded",
+    "d": "dead",
+    "f": "failed",
+}
 POLICIES = [
     Policy(
-        max_attempts=attempts, max_pending=pending, pauses_ms=(5_000, 25_000), window_ms=WINDOW_MS, on_error=on_error
+        max_attempts=attempts,
+        max_pending=pending,
+        pauses_ms=(5_000, 25_000),
+        window_ms=WINDOW_MS,
+        on_error=on_error,
+        keep=keep,
+        result_bytes=12,
     )
     for attempts in (1, 2, 3)
     for pending in (2, 4)
     for on_error in ("skip", "block")
+    for keep in ("all", "latest")
 ]
 
 
@@ -73,6 +97,7 @@ class Walk:
         self.now = 1_800_000_000_000
         self.fences: dict[int, int] = {}
         self.count = 0
+        self.controls = seed % 2 == 1  # half of the walks use control
         self.owners = ["nobody"]
         self.tickets = ["no ticket"]
         self.log: list[str] = [f"walk {seed}: {self.policy}"]
@@ -106,8 +131,8 @@ class Walk:
             self.policy, self.other_policy = self.other_policy, self.policy
             self.log.append(f"{self.policy}")
         chosen = self.random.choices(
-            ("claim", "settle", "take", "beat", "acquire", "release", "transfer", "archive", "jump"),
-            (30, 24, 8, 4, 4, 3, 5, 12, 10),
+            ("claim", "settle", "take", "beat", "acquire", "release", "transfer", "archive", "control", "jump"),
+            (30, 24, 8, 4, 4, 3, 5, 12, 10 if self.controls else 0, 10),
         )[0]
         match chosen:
             case "jump":
@@ -142,8 +167,16 @@ class Walk:
         owner, ttl_ms = self.somebody(), self.random.choice(TTLS_MS)
         self.log.append(f"{which} beat {owner} {ttl_ms}")
         fence, real = self.fence(which, owner)
-        self.state, expected = rules.renew(self.state, self.now, owner, ttl_ms, fence)
-        self.compare(self.ask(which, "beat", owner, ttl_ms, fence=real), expected)
+        note = f"é {self.count}" if self.controls and self.random.random() < 0.5 else None
+        self.state, expected = rules.renew(
+            self.state,
+            self.now,
+            owner,
+            ttl_ms,
+            fence,
+            note=None if note is None else json.dumps(note, ensure_ascii=False),
+        )
+        self.compare(self.ask(which, "beat", owner, ttl_ms, fence=real, note=note), expected)
         self.remember(which, owner, expected)
 
     def take(self, which: int) -> None:
@@ -155,6 +188,7 @@ class Walk:
         answer = self.ask(which, "take", owner, ttl_ms, have=have, fence=real)
         if isinstance(expected, rules.Granted):
             self.same([seen(each) for each in answer], [seen(each) for each in expected.given if each.id not in have])
+            self.same(answer.stop, expected.stop)
         else:
             self.compare(answer, expected)
         self.remember(which, owner, expected)
@@ -190,7 +224,7 @@ class Walk:
             assert answer is expected, self.told(answer, expected)
             self.remembered[which].pop(owner, None)
 
-    def claim(self, which: int) -> None:
+    def claim(self, which: int) -> None:  # noqa: C901 - each way to claim
         """M1."""
         owner = self.somebody() if self.random.random() < 0.2 else self.fresh("c")
         ttl_ms, message_id = self.random.choice(TTLS_MS), self.random.choice(IDS)
@@ -210,15 +244,31 @@ class Walk:
                 more["origin"] = Origin(keyspace="walk", target=f"target of {owner}")
             case _:
                 pass
+        after_ms = 0
+        if self.controls and self.random.random() < 0.5:
+            match self.random.randrange(4):
+                case 0:
+                    more["debounce"] = BURST
+                case 1:
+                    more["interrupt"] = True
+                case _:
+                    after_ms = self.random.choice(LATER_MS)
         self.owners.append(owner)
-        self.log.append(f"{which} claim {owner} {ttl_ms} {message and message_id} {more}")
+        self.log.append(f"{which} claim {owner} {ttl_ms} {message and message_id} {after_ms} {more}")
         stored = None
         if message is not None:
             body = json.dumps(message.event)
-            stored = rules.Stored(id=message_id, body=body, claimed_by=owner, promised=False, stored_ms=self.now)
+            stored = rules.Stored(
+                id=message_id,
+                body=body,
+                claimed_by=owner,
+                promised=False,
+                stored_ms=self.now,
+                due_ms=self.now + after_ms if after_ms else 0,
+            )
         before = self.state
         self.state, expected = rules.claim(self.state, self.now, owner, ttl_ms, stored, policy=self.policy, **more)
-        answer = self.ask(which, "claim", owner, ttl_ms, message, policy=self.policy, **more)
+        answer = self.ask(which, "claim", owner, ttl_ms, message, policy=self.policy, after_ms=after_ms, **more)
         if isinstance(expected, rules.Granted):
             self.remembered[which][owner] = expected.fence
         self.compare(answer, expected)
@@ -227,12 +277,17 @@ class Walk:
     def settle(self, which: int) -> None:
         """M2, and again as it was."""
         owner, ttl_ms = self.somebody(), self.random.choice(TTLS_MS)
-        ends: dict[str, Any] = {"handled": [], "failed": [], "dropped": [], "deferred": []}
+        ends: dict[str, Any] = {"handled": [], "failed": [], "dropped": [], "deferred": [], "stopped": []}
+        results: dict[str, Any] = {}
         for message_id in self.some():
-            end = self.random.choices(tuple(ends), (5, 3, 3, 1))[0]
+            end = self.random.choices(tuple(ends), (5, 3, 3, 1, 1 if self.controls else 0))[0]
+            if self.controls and self.random.random() < 0.3:
+                results[message_id] = self.random.choice((None, self.count, "x" * 20))
             after_ms = self.random.choice((None, None, 0, 15_000))
             named = Failure(id=message_id, error=f"é {self.count}", after_ms=after_ms)
             ends[end].append(named if end in ("failed", "dropped") else message_id)
+        kept = kept_results(self.key, ends["handled"], results, self.policy)
+        hold_ms = self.random.choice(HOLDS_MS) if self.controls and self.random.random() < 0.1 else 0
         successor: dict[str, Any] = {}
         match self.random.randrange(4):
             case 0:
@@ -244,7 +299,7 @@ class Walk:
                 successor = {"next_owner": self.fresh("n")}
         self.owners.extend(successor.values())
         for _ in range(self.random.choice((1, 1, 2))):
-            self.log.append(f"{which} settle {owner} {ttl_ms} {ends} {successor}")
+            self.log.append(f"{which} settle {owner} {ttl_ms} {ends} {results} {hold_ms} {successor}")
             fence, real = self.fence(which, owner)
             before = self.state
             self.state, expected = rules.settle(
@@ -255,11 +310,24 @@ class Walk:
                 policy=self.policy,
                 fence=fence,
                 repeated=which == 1,
+                results=kept,
+                hold_ms=hold_ms,
+                hold_reason=f"for {hold_ms}",
                 **ends,
                 **successor,
             )
             answer = self.ask(
-                which, "settle", owner, ttl_ms=ttl_ms, policy=self.policy, fence=real, **ends, **successor
+                which,
+                "settle",
+                owner,
+                ttl_ms=ttl_ms,
+                policy=self.policy,
+                fence=real,
+                results=results,
+                hold_ms=hold_ms,
+                hold_reason=f"for {hold_ms}",
+                **ends,
+                **successor,
             )
             self.compare(answer, expected, ticket="ticket" in successor)
             self.compare_buried(answer, before)
@@ -285,9 +353,9 @@ class Walk:
                 self.same(self.ask(which, "purge", message_id), expected)  # which leaves evidence (R8)
             case 2:
                 self.log.append(f"find {message_id}")
-                self.same(
+                self.same_status(
                     provider.find(self.key, message_id, policy=self.policy),
-                    rules.state_of(self.state, message_id, self.now, WINDOW_MS),
+                    status_of(self.state, message_id, self.now, WINDOW_MS),
                 )
             case 3:
                 self.log.append("letters")
@@ -299,7 +367,66 @@ class Walk:
                 self.same(provider.get_lease_owner(self.key), owner)
                 self.same([seen(each) for each in provider.peek(self.key)], [seen(each) for each in self.state.mail])
 
+    def control(self, which: int) -> None:
+        """M14 to M19."""
+        message_id, provider = self.random.choice(IDS), self.providers[which]
+        match self.random.randrange(6):
+            case 0:
+                fence = self.random.choice((None, *sorted(self.fences)[-2:]))  # a transfer tells none
+                self.log.append(f"stop {fence}")
+                self.state, marked = rules.stop(self.state, self.now, fence, f"reason {self.count}")
+                real = None if fence is None else self.fences[fence]
+                answer = provider.stop(self.key, fence=real, reason=f"reason {self.count}")
+                self.same(answer is None, marked is None)
+                if marked in self.fences:
+                    self.same(answer, self.fences[marked])
+            case 1:
+                for_ms = self.random.choice((*HOLDS_MS, None))
+                self.log.append(f"hold {for_ms}")
+                until_ms = FOREVER_MS if for_ms is None else self.now + for_ms
+                self.state = rules.hold(self.state, self.now, until_ms, f"for {for_ms}")
+                provider.hold(self.key, for_ms=for_ms, reason=f"for {for_ms}")
+            case 2 | 3:
+                self.log.append("resume")
+                self.state, held = rules.resume(self.state, self.now)
+                try:
+                    self.same(provider.resume(self.key), held)
+                except LeaseUnavailable:  # it may have been an earlier try of this client (R9)
+                    assert which == 1, self.told(None, held)
+                    assert not held, self.told(None, held)
+            case 4:
+                self.log.append(f"cancel {message_id}")
+                self.state, _ = rules.cancel(self.state, self.now, message_id, WINDOW_MS)
+                self.same_status(
+                    provider.cancel(self.key, message_id, policy=self.policy),
+                    status_of(self.state, message_id, self.now, WINDOW_MS),
+                )
+            case _:
+                owner = self.somebody()
+                self.log.append(f"watch {owner} and show")
+                answer = self.ask(which, "watch", owner)
+                if rules.owned_by(self.state, owner, self.now):
+                    self.same(answer, self.state.stop)
+                else:
+                    self.compare(answer, "lost")
+                shown = provider.show(self.key)
+                messages = [stored_message(each, each.body) for each in self.state.mail]
+                expected = key_status(self.key, self.state, messages, self.now, events=False)
+                for status in (shown, next((each for each in provider.keys(10**6) if each.key == self.key), shown)):
+                    self.same(told_of(status), told_of(expected))
+
     # --- asking and comparing
+
+    def same_status(self, answer: Status, expected: Status) -> None:
+        """Equal but for moments and fences."""
+        self.same(fixed(answer), fixed(expected))
+
+    def same_moment(self, answer_ms: int | None, expected_at_ms: int | None) -> None:
+        """In as long a time, but for what the server's clock went on by."""
+        expected_ms = None if expected_at_ms is None else max(0, expected_at_ms - self.now)
+        self.same(answer_ms is None, expected_ms is None)
+        if answer_ms is not None and expected_ms is not None:
+            assert abs(answer_ms - expected_ms) < 4_000, self.told(answer_ms, expected_ms)
 
     def ask(self, which: int, call: str, *args: Any, **more: Any) -> Any:
         """Return the answer, or the error of the tree that is one."""
@@ -345,17 +472,23 @@ class Walk:
                     assert answer.owner == expected.owner, told
                     messages = [] if ticket else [seen(each) for each in expected.given]
                     assert [seen(each) for each in answer.messages] == messages, told
+                if isinstance(answer, Continued | Beat):
+                    assert answer.stop == expected.stop, told
             case rules.Held():
                 assert isinstance(answer, Busy) or (isinstance(answer, Acquisition) and not answer.acquired), told
                 assert answer.owner == expected.owner, told
             case rules.Accepted():
-                assert answer == Routed(owner=expected.owner, waiting=expected.stored), told
+                routed = Routed(owner=expected.owner, waiting=expected.stored, superseded=expected.superseded)
+                assert answer == routed, told
+                self.same_moment(answer.due_in_ms, expected.due_ms)
             case rules.Known():
                 assert answer == Duplicate(state=expected.state, owner=expected.owner), told
             case rules.Freed():
-                assert answer == Released(remaining=expected.remaining), told
-            case "nothing due":
+                assert answer == Released(remaining=expected.remaining, stop=expected.stop), told
+                self.same_moment(answer.due_in_ms, expected.due_ms)
+            case rules.Nothing():
                 assert answer == Idle(), told
+                self.same_moment(answer.due_in_ms, expected.due_ms)
             case "full":
                 assert isinstance(answer, MailboxFull), told
             case "lost":
@@ -416,6 +549,9 @@ class Walk:
         if state:
             self.same(state["block"], int(self.state.block))
             self.same(state["pauses"], ",".join(map(str, self.state.pauses_ms)))
+            live_run = state["control"] if live else {}
+            self.same(live_run.get("stop") or None, (live and self.state.stop) or None)
+            self.same(live_run.get("note") or None, (live and self.state.note) or None)
             self.same(state["target"] or None, self.state.origin and self.state.origin.target)
             end = self.state.tenure_end and (
                 self.state.tenure_end.how,
@@ -424,17 +560,37 @@ class Walk:
             )
             how = state["left_how"]
             self.same((how, state["left_owner"], state["left_successor"] or None) if how else None, end)
-        for outcome in ("handled", "dead", "failed"):
-            kept = [trace["by"] + trace["id"] for trace in found["traces"] if trace["outcome"] == outcome[0]]
+        for outcomes in (("handled", "stopped", "cancelled", "superseded"), ("dead",), ("failed",)):
+            kept = [
+                (OUTCOMES[trace["outcome"]], trace["by"], trace["id"], trace.get("result"))
+                for trace in found["traces"]
+                if OUTCOMES[trace["outcome"]] in outcomes
+            ]
             young = [
-                trace.claimed_by + trace.id
+                (trace.outcome, trace.claimed_by, trace.id, trace.result)
                 for trace in self.state.ended
-                if trace.outcome == outcome and self.now - trace.at_ms < WINDOW_MS
+                if trace.outcome in outcomes and self.now - trace.at_ms < WINDOW_MS
             ]
             self.same(kept[-len(young) or len(kept) :], young)
         for name, life in zip(("lease", *COMPANIONS), found["lives"], strict=True):
             endless = bool(messages) and name in ("state", "mail", "messages")
             assert life == -2 or (life == -1) == endless, self.told(f"{name} lives for {life} ms", endless)
+
+
+def fixed(status: Status) -> Status:
+    """A status without what differs between the store and the rules."""
+    fence, left_at_ms, stored_at_ms = (
+        None if each is None else 1 for each in (status.fence, status.left_at_ms, status.stored_at_ms)
+    )
+    due_at_ms = None if status.due_at_ms is None else int(status.due_at_ms > 0)
+    return replace(status, fence=fence, left_at_ms=left_at_ms, stored_at_ms=stored_at_ms, due_at_ms=due_at_ms)
+
+
+def told_of(status: KeyStatus) -> object:
+    """What is known of a key, without times."""
+    held = status.held_until_ms is None, status.held_reason, status.quiet_until_ms is None
+    messages = [[(each.id, each.attempt, each.promised) for each in some] for some in (status.running, status.waiting)]
+    return status.owner, status.fence is None, held, status.stop, status.note, status.target, messages
 
 
 def seen(value: Any) -> object:

@@ -6,8 +6,10 @@ from typing import Any
 
 from incumbent.clock import Moment
 from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
+from incumbent.providers.shared import status_left
 from incumbent.providers.unreadable import message_of
-from incumbent.values import Message
+from incumbent.validation import from_json
+from incumbent.values import Message, Status
 
 
 @dataclass(slots=True)
@@ -84,6 +86,43 @@ def message(message_id: bytes, meta: bytes, body: bytes) -> Message:
         promised=promised == b"1",
         last_error=text(error[0]) if error else None,
     )
+
+
+def moment(due: bytes) -> int | None:
+    """Read in how many milliseconds a key can be granted; ``None`` if there is nothing to tell."""
+    return None if due == b"-" else int(due)
+
+
+def marked(answer: ScriptAnswer, place: int) -> tuple[Sequence[bytes], str | None]:
+    """Take the mark of a tenure from an answer (M16): it is the last part if the word at that place says so."""
+    if len(answer.numbers) <= place:
+        return answer.more, None
+    return answer.more[:-1], text(answer.more[-1])
+
+
+def status(key: str, answer: ScriptAnswer) -> Status:
+    """Read what is known of a message id; see ``status.lua``."""
+    match answer.word, answer.numbers:
+        case b"found", []:
+            return Status(state="unknown")
+        case b"found", [state, at]:
+            (result,) = answer.more
+            return status_left(text(state), int(at), text(result[1:]) if result else None)
+        case b"found", [b"waiting", attempt, stored, due]:
+            return Status(state="waiting", attempt=int(attempt), stored_at_ms=int(stored), due_at_ms=int(due))
+        case b"found", [b"running", attempt, stored, due, fence]:
+            owner, note = answer.more
+            return Status(
+                state="running",
+                attempt=int(attempt),
+                stored_at_ms=int(stored),
+                due_at_ms=int(due),
+                owner=text(owner),
+                fence=int(fence),
+                note=from_json(text(note)) if note else None,
+            )
+        case _:
+            raise senseless(key, answer)
 
 
 def unknown_format(what: str, version: bytes, key: str) -> StoredFormatUnknown:

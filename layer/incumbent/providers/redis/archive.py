@@ -2,27 +2,25 @@
 
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import cast
 
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
-from incumbent.providers.redis.answers import dead_messages, text, triples
+from incumbent.providers.redis.answers import dead_messages, status, triples
 from incumbent.providers.redis.requests import Requests, repeated
 from incumbent.providers.redis.server import Argument
 from incumbent.providers.shared import redrive_full
 from incumbent.rules import MAX_STORED
 from incumbent.validation import check_key, check_limit, check_message_id
-from incumbent.values import DeadLetter, MessageState, Policy
+from incumbent.values import DeadLetter, Policy, Status
 
 
 class Archives(Requests):
     """An archive in Redis."""
 
-    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """Return the state of a message id, or ``None`` if it is not known (M5)."""
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """Return what is known of a message id (M5, M17)."""
         check_message_id(message_id, check_key(key))
-        found = self._run("find", key, message_id, policy.window_ms, call="find").numbers
-        return cast("MessageState", text(found[0])) if found else None
+        return status(key, self._run("find", key, message_id, policy.window_ms, call="find"))
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """List the dead letters of one key (M6), or of all keys, by SCAN and one request for each key.

@@ -1,17 +1,37 @@
 """The mailbox: storing messages, and giving them to the owners of their key."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import cast
+from typing import Any, cast
 
 from incumbent.clock import Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import IncumbentError, StoredFormatUnknown
-from incumbent.providers.redis.answers import ScriptAnswer, dead_messages, holder, lives, messages, senseless, text
-from incumbent.providers.redis.requests import Requests
+from incumbent.providers.redis.answers import (
+    ScriptAnswer,
+    dead_messages,
+    holder,
+    lives,
+    marked,
+    messages,
+    moment,
+    senseless,
+    text,
+)
+from incumbent.providers.redis.names import COMPANIONS
+from incumbent.providers.redis.requests import Requests, told_fence
 from incumbent.providers.redis.server import Argument, ScanPlace
-from incumbent.providers.shared import check_claim, check_settle, in_doubt, lease_lost, mailbox_full
+from incumbent.providers.shared import (
+    check_claim,
+    check_note,
+    check_reason,
+    check_settle,
+    in_doubt,
+    kept_results,
+    lease_lost,
+    mailbox_full,
+)
 from incumbent.providers.unreadable import claim_readable, go_on_readable, message_of, readable
 from incumbent.rules import BEYOND, kept_pauses, shared
 from incumbent.validation import check_key, check_lease, check_limit
@@ -21,6 +41,7 @@ from incumbent.values import (
     Claim,
     Claimed,
     Continued,
+    Debounce,
     Duplicate,
     Failure,
     Idle,
@@ -31,6 +52,7 @@ from incumbent.values import (
     Policy,
     Released,
     Routed,
+    Taken,
 )
 
 
@@ -51,16 +73,24 @@ class Mailboxes(Requests):
         route: bool = True,
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
+        after_ms: int = 0,
+        debounce: Debounce | None = None,
+        interrupt: bool = False,
     ) -> Claim:
         """Store the message and try to own the key, in one step (M1)."""
-        body = check_claim(key, owner, ttl_ms, message, ticket=ticket, policy=policy)
+        body = check_claim(
+            key, owner, ttl_ms, message, ticket=ticket, policy=policy, after_ms=after_ms, debounce=debounce
+        )
+        flags = (b"T" if as_ticket else b"") + (b"" if route else b"B")
+        if after_ms or debounce or interrupt or policy.keep == "latest":
+            flags += _control_flags(after_ms, debounce, interrupt=interrupt, latest=policy.keep == "latest")
         told: list[Argument] = [
             owner,
             ttl_ms,
             b"" if message is None else message.id,
             body or b"",
             ticket or b"",
-            (b"T" if as_ticket else b"") + (b"" if route else b"B"),
+            flags,
             _told_policy(policy),
         ]
         if origin is not None:
@@ -92,6 +122,10 @@ class Mailboxes(Requests):
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
@@ -107,6 +141,10 @@ class Mailboxes(Requests):
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            stopped=stopped,
+            results=results,
+            hold_ms=hold_ms,
+            hold_reason=hold_reason,
             fence=fence,
             give_up_at=give_up_at,
         )
@@ -128,9 +166,15 @@ class Mailboxes(Requests):
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
+        kept = kept_results(key, handled, results, policy) if results else {}
+        reason = check_reason(key, hold_reason)
         check_settle(
             key,
             owner,
@@ -139,6 +183,8 @@ class Mailboxes(Requests):
             failed=failed,
             dropped=dropped,
             deferred=deferred,
+            stopped=stopped,
+            hold_ms=hold_ms,
             next_owner=next_owner,
             ticket=ticket,
             fence=fence,
@@ -149,52 +195,49 @@ class Mailboxes(Requests):
             key,
             owner,
             ttl_ms,
-            _told_fence(fence),
+            told_fence(fence),
             successor or b"",
             _ticket_flags if ticket is not None else _flags,
             _told_policy(policy),
-            *["h" + each for each in handled],
+            *_told_handled(handled, kept),
             *[part for each in failed for part in ("f" + each.id, each.error, _pause(each))],
             *[part for each in dropped for part in ("d" + each.id, each.error, _pause(each))],
             *["w" + each for each in deferred],
+            *["s" + each for each in stopped],
+            *([b"k%d" % hold_ms, reason] if hold_ms else ()),
             call="settle",
             ttl_ms=ttl_ms,
             give_up_at=give_up_at,
+            names_count=1 + len(COMPANIONS) if hold_ms else None,
         )
-        match answer.word:
-            case b"released":
-                return Released(remaining=int(answer.numbers[0]), dead_lettered=dead_messages(answer.more))
-            case b"continued" if successor is not None:
-                fence, pttl, waiting, dead = map(int, answer.numbers)
-                return Continued(
-                    owner=successor,
-                    fence=fence,
-                    messages=() if ticket is not None else messages(answer.more[3 * dead :]),
-                    waiting=waiting,
-                    expires_in_ms=pttl,
-                    deadline=deadline(answer.sent, ttl_ms, pttl),
-                    dead_lettered=dead_messages(answer.more[: 3 * dead]),
-                )
-            case b"lost":
-                raise lease_lost("settle", key, owner, holder(answer))
-            case b"unknown":
-                raise in_doubt("settle", key, owner, holder(answer))
-            case _:
-                raise senseless(key, answer)
+        return _settled(answer, key, owner, ttl_ms, successor, is_ticket=ticket is not None)
 
     def beat(
-        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        note: Any = None,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Beat:
         """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms, fence)
-        answer = self._run(
-            "renew", key, owner, ttl_ms, _told_fence(fence), call="beat", ttl_ms=ttl_ms, give_up_at=give_up_at
-        )
+        text_of_note = check_note(key, note)
+        told: list[Argument] = [owner, ttl_ms, told_fence(fence)]
+        if text_of_note is not None:
+            told.append(text_of_note)
+        answer = self._run("renew", key, *told, call="beat", ttl_ms=ttl_ms, give_up_at=give_up_at)
         match answer.word:
             case b"renewed":
                 fence, pttl, waiting = map(int, answer.numbers)
                 return Beat(
-                    fence=fence, waiting=waiting, expires_in_ms=pttl, deadline=deadline(answer.sent, ttl_ms, pttl)
+                    fence=fence,
+                    waiting=waiting,
+                    expires_in_ms=pttl,
+                    deadline=deadline(answer.sent, ttl_ms, pttl),
+                    stop=text(answer.more[0]) if answer.more else None,
                 )
             case b"lost":
                 raise lease_lost("beat", key, owner, holder(answer))
@@ -210,15 +253,16 @@ class Mailboxes(Requests):
         have: Sequence[str] = (),
         fence: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Sequence[Message]:
+    ) -> Taken:
         """Renew the lease and take all due messages that were never delivered (M6)."""
         check_lease(key, owner, ttl_ms, fence)
         answer = self._run(
-            "take", key, owner, ttl_ms, _told_fence(fence), *have, call="take", ttl_ms=ttl_ms, give_up_at=give_up_at
+            "take", key, owner, ttl_ms, told_fence(fence), *have, call="take", ttl_ms=ttl_ms, give_up_at=give_up_at
         )
         match answer.word:
             case b"taken":
-                return readable(messages(answer.more))
+                taken, stop = marked(answer, 4)
+                return Taken(readable(messages(taken)), stop)
             case b"lost":
                 raise lease_lost("take", key, owner, holder(answer))
             case _:
@@ -291,16 +335,57 @@ def _claimed(answer: ScriptAnswer, key: str, owner: str, ttl_ms: int, policy: Po
                 dead_lettered=dead_messages(answer.more[: 3 * dead]),
             )
         case b"routed":
-            return Routed(owner=holder(answer), waiting=int(answer.numbers[0]))
+            stored, due = answer.numbers
+            return Routed(
+                owner=holder(answer),
+                waiting=int(stored),
+                due_in_ms=moment(due),
+                superseded=tuple(map(text, answer.more[1:])),
+            )
         case b"duplicate":
             state = cast("MessageState", text(answer.numbers[0]))
             return Duplicate(state=state, owner=holder(answer), dead_lettered=dead_messages(answer.more[1:]))
         case b"busy":
-            return Busy(owner=text(answer.more[0]), expires_in_ms=lives(answer.numbers[0]))
+            return Busy(owner=holder(answer), expires_in_ms=lives(answer.numbers[0]))
         case b"full":
             raise mailbox_full(key, policy, owner=holder(answer))
         case b"idle":
-            return Idle(dead_lettered=dead_messages(answer.more))
+            return Idle(due_in_ms=moment(answer.numbers[0]), dead_lettered=dead_messages(answer.more))
+        case _:
+            raise senseless(key, answer)
+
+
+def _settled(
+    answer: ScriptAnswer, key: str, owner: str, ttl_ms: int, successor: str | None, *, is_ticket: bool
+) -> Released | Continued:
+    """Return what the answer to a settle says."""
+    match answer.word:
+        case b"released":
+            remaining, *due = answer.numbers
+            died, stop = marked(answer, 2)
+            return Released(
+                remaining=int(remaining),
+                due_in_ms=moment(due[0]) if due else None,
+                stop=stop,
+                dead_lettered=dead_messages(died),
+            )
+        case b"continued" if successor is not None:
+            fence, pttl, waiting, dead = map(int, answer.numbers[:4])
+            told, stop = marked(answer, 4)
+            return Continued(
+                owner=successor,
+                fence=fence,
+                messages=() if is_ticket else messages(told[3 * dead :]),
+                waiting=waiting,
+                expires_in_ms=pttl,
+                deadline=deadline(answer.sent, ttl_ms, pttl),
+                stop=stop,
+                dead_lettered=dead_messages(told[: 3 * dead]),
+            )
+        case b"lost":
+            raise lease_lost("settle", key, owner, holder(answer))
+        case b"unknown":
+            raise in_doubt("settle", key, owner, holder(answer))
         case _:
             raise senseless(key, answer)
 
@@ -313,8 +398,19 @@ def _told_policy(policy: Policy) -> bytes:
     return f"{' '.join(str(int(each)) for each in numbers)} {pauses}".encode()
 
 
-def _told_fence(fence: int | None) -> bytes:
-    return b"" if fence is None else b"%d" % fence
+def _control_flags(after_ms: int, debounce: Debounce | None, *, interrupt: bool, latest: bool) -> bytes:
+    """Write what only some claims ask for."""
+    flags = (b"I" if interrupt else b"") + (b"L" if latest else b"") + (b"A%d" % after_ms if after_ms else b"")
+    return flags if debounce is None else flags + b"Q%dM%d" % (debounce.quiet_ms, debounce.max_ms)
+
+
+def _told_handled(handled: Sequence[str], results: Mapping[str, str]) -> Iterator[str]:
+    """Write what was handled, and the results that are kept (M17)."""
+    for each in handled:
+        if each in results:
+            yield from ("r" + each, results[each])
+        else:
+            yield "h" + each
 
 
 def _flags(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from incumbent.errors import ConfigurationError
 
 # `scripts/lease.lua` describes each.
-COMPANIONS = ("state", "mail", "messages", "ended", "dead", "letters")
+COMPANIONS = ("state", "mail", "messages", "ended", "dead", "letters", "hold")
 
 MAX_PREFIX_BYTES = 256
 

@@ -5,18 +5,19 @@ from collections.abc import Callable
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.providers.redis.archive import Archives
 from incumbent.providers.redis.clients import Client
+from incumbent.providers.redis.control import Controls
 from incumbent.providers.redis.leases import Leases
 from incumbent.providers.redis.mailbox import Mailboxes
 from incumbent.providers.redis.server import ScanPlace
 
 
-class RedisProvider(Leases, Mailboxes, Archives):
+class RedisProvider(Leases, Mailboxes, Controls, Archives):
     """Leases, mailboxes and dead letters in Redis (5 or newer) or Valkey; standalone, replicated or in cluster mode.
 
     Every call is one request, an EVALSHA. Further requests: one EVAL when the server has forgotten the script; those
-    that a cluster's client sends after MOVED; for ``orphans`` and ``dead_letters(None)`` the SCANs and one request for
-    each key found; two for each message whose body cannot be read, when it is claimed; and, with ``url``, one INFO at
-    the first call, which warns if the server may evict leases. Replicas are refused: they may be behind.
+    that a cluster's client sends after MOVED; for ``orphans``, ``keys`` and ``dead_letters(None)`` the SCANs and one
+    request for each key found; two for each message whose body cannot be read, when it is claimed; and, with ``url``,
+    one INFO at the first call, which warns if the server may evict leases. Replicas are refused: they may be behind.
 
     The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
     other programs that use the same string and incumbent exclude each other. A lease that another program has written

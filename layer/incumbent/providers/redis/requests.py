@@ -17,6 +17,11 @@ def repeated(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.ru
     return b"1" if is_repeated else b"0"
 
 
+def told_fence(fence: int | None) -> bytes:
+    """Tell a script a fence; nothing if it is not known."""
+    return b"" if fence is None else b"%d" % fence
+
+
 class Requests:
     """Requests about the keys of one prefix on one server."""
 
@@ -48,10 +53,20 @@ class Requests:
         call: str,
         ttl_ms: int | None = None,
         give_up_at: Moment | None = None,
+        names_count: int | None = None,
     ) -> ScriptAnswer:
         """Run a script on a key, and return its answer. Raises ``LeaseUnavailable`` and ``StoredFormatUnknown``."""
         names = partial(self._names.of, key)
-        sent, raw = self._server.run(name, names, arguments, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at)
+        sent, raw = self._server.run(
+            name,
+            names,
+            arguments,
+            call=call,
+            key=key,
+            ttl_ms=ttl_ms,
+            give_up_at=give_up_at,
+            names_count=names_count,
+        )
         return read(sent, raw, call=call, key=key)
 
     def _read(

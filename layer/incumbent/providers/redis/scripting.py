@@ -22,12 +22,18 @@ _SCRIPTS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "take": (_MAIL, 4),
     "peek": (_MAIL, 4),
     "orphan": ((*_STATE, "due"), 4),
-    "find": ((*_MAIL, "traces"), 5),
+    "find": ((*_MAIL, "traces", "status"), 5),
     "claim": ((*_RECORD, "claim_alone", *_ALL), 7),
     "settle": ((*_RECORD, "settle_alone", *_ALL), 7),
     "letters": ((*_MAIL, "letter"), 7),
     "redrive": ((*_MAIL, "traces", "letter"), 7),
     "purge": ((*_STATE, "letter"), 7),
+    "stop": (_STATE, 3),
+    "watch": (_STATE, 3),
+    "hold": (_STATE, 8),
+    "resume": (_STATE, 8),
+    "cancel": ((*_MAIL, "traces", "status", "letter", "ending"), 5),
+    "show": (_MAIL, 4),
 }
 
 

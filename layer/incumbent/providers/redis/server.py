@@ -87,23 +87,26 @@ class Server:
         key: str,
         ttl_ms: int | None,
         give_up_at: Moment | None = None,
+        names_count: int | None = None,
     ) -> tuple[Moment, Any]:
         """Run a script by its name, or by its text if the server does not know it.
 
-        ``names`` returns as many of the key's names as the script gets. Return when the try that was answered was sent,
-        and its answer. Raises ``LeaseUnavailable``, and ``ConfigurationError`` if the client waits longer than the ttl.
+        ``names`` returns as many of the key's names as the script gets: ``names_count`` if that is given. Return when
+        the try that was answered was sent, and its answer. Raises ``LeaseUnavailable``, and ``ConfigurationError`` if
+        the client waits longer than the ttl.
         """
         code = script(name)
         check_wait(self._set_wait_ms, ttl_ms, key=key, advice=_SHORTER_WAIT)
-        keys = names(code.names)
+        count = code.names if names_count is None else names_count
+        keys = names(count)
 
         def send(number: int, sent: Moment) -> tuple[Moment, Any]:
             client = self._reach(ttl_ms)
             told = [each if type(each) is bytes else _told(each, number > 1) for each in arguments]
             try:
-                return sent, self._send(client, "EVALSHA", code.sha, code.names, *keys, *told)
+                return sent, self._send(client, "EVALSHA", code.sha, count, *keys, *told)
             except NoScriptError:
-                return sent, self._send(client, "EVAL", code.text, code.names, *keys, *told)
+                return sent, self._send(client, "EVAL", code.text, count, *keys, *told)
 
         answer: tuple[Moment, Any] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at)
         return answer

@@ -1,7 +1,7 @@
 -- The acquire of most runs, made short: the key is free, and no dead owner was given anything. All others go on in
 -- acquire.lua.
 
-if not lease.holder and record[HELD] == '' then
+if not lease.holder and record[HELD] == '' and not record[CONTROL] then
     record[OWNER], record[FENCE] = ARGV[1], math.max(record[FENCE] + 1, now_us)
     record[SINCE], record[ENDS], record[HOW] = now, now + tonumber(ARGV[2]), ''
     call('SET', LEASE, ARGV[1], 'PX', ARGV[2])

@@ -2,7 +2,8 @@
 -- and the message given, as claim.lua would do it (M1, case 5). All other claims go on there.
 
 if not lease.holder and record[STORED] == 0 and ARGV[3] ~= '' and ARGV[6] == '' and #ARGV[4] <= ROOM
-    and not string.find(record[TRACES], ARGV[3], 1, true) and not string.find(record[TRACES], ARGV[1], 1, true) then
+    and not record[CONTROL] and not string.find(record[TRACES], ARGV[3], 1, true)
+    and not string.find(record[TRACES], ARGV[1], 1, true) then
     local owner, ttl, id, body = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
     local older = record[OLDER] == 1 and call('HMGET', ENDED, 'v', 'id:' .. id, 'by:' .. owner) or { '1', false, false }
     if older[1] == '1' and not older[2] and not older[3] then

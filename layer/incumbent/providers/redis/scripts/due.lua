@@ -51,7 +51,7 @@ function mail.strange(ids)
 end
 
 -- Reads the messages whose pause is over, so that they are seen at their place in the order again, and compares the
--- numbers that MAIL and the state have.
+-- numbers that MAIL and the state have. What was stored for later stays among them until it is given.
 function mail.load_due()
     if mail.due_is_loaded or mail.unknown() == 0 then return end
     mail.due_is_loaded = true
@@ -61,36 +61,94 @@ function mail.load_due()
     end
 end
 
--- Returns the place of the first message that pauses and blocks all that follow (M6); infinity if there is none.
-function mail.blocked_from()
-    local first = math.huge
-    if state.block == 0 then return first end
+-- Returns the first message that pauses after a failure and blocks all that follow (M6); nil if there is none.
+function mail.blocker()
+    if state.block == 0 then return nil end
+    local first
     local ids = mail.unknown() > 0 and mail.strange(call('ZRANGEBYSCORE', MAIL, '(' .. int(now), '+inf')) or {}
     for _, list in ipairs({ mail.fetch(ids), mail.list }) do
         for _, message in ipairs(list) do
-            if not message.gone and not message.given and message.due > now then
-                first = math.min(first, message.place)
+            if not message.gone and not message.given and message.due > now and message.attempts > 0
+                and (not first or mail.is_before(message, first)) then
+                first = message
             end
         end
     end
     return first
 end
 
+-- Returns whether a message stands before the one that blocks others, if there is one.
+function mail.is_open(message, blocker)
+    return not blocker or mail.is_before(message, blocker)
+end
+
 -- Returns how many messages are due and not given to the present tenure. Of a free key, `end_runs` comes first.
 function mail.count_due()
     mail.load_due()
-    local count, before = 0, mail.blocked_from()
+    local count, blocker = 0, mail.blocker()
     if mail.unknown() > 0 then
-        local places = math.min(before, 1e12)
+        local places = math.min(blocker and blocker.place or math.huge, 1e12)
         count = call('ZCOUNT', MAIL, '-inf', '(' .. int(places))
         for _, message in ipairs(mail.list) do
             if message.score and message.score < places then count = count - 1 end
         end
     end
     for _, message in ipairs(mail.list) do
-        if not message.gone and not message.given and message.due <= now and message.place < before then
+        if not message.gone and not message.given and message.due <= now and mail.is_open(message, blocker) then
             count = count + 1
         end
     end
     return count
+end
+
+-- Returns when a free key can next be granted for a stored message; nil if none is stored, or the key is held without an
+-- end. What the last tenure was given and did not settle counts as died with it (M6); nothing is changed.
+function mail.next_moment()
+    if state.stored == 0 or state.held_until >= FOREVER then return nil end
+    mail.load_due()
+    local ended = lease.holder and math.min(now, state.ends) or state.ends
+    local function due_of(message)
+        return message.given and ended + mail.pause_after(message.attempts) or message.due
+    end
+    local messages, blocker, first, unknown = {}, nil, math.huge, mail.unknown() > 0
+    for _, message in ipairs(mail.list) do
+        if not message.gone then messages[#messages + 1] = message end
+    end
+    if unknown and state.block == 1 then
+        for _, message in ipairs(mail.fetch(mail.strange(call('ZRANGEBYSCORE', MAIL, '(' .. int(now), '+inf')))) do
+            messages[#messages + 1] = message
+        end
+    elseif unknown then
+        local found = call('ZRANGEBYSCORE', MAIL, '(' .. int(now), '+inf', 'WITHSCORES', 'LIMIT', 0, #mail.list + 1)
+        for i = 1, #found, 2 do
+            if not mail.by_id[found[i]] then
+                first = tonumber(found[i + 1])
+                break
+            end
+        end
+    end
+    for _, message in ipairs(state.block == 1 and messages or {}) do
+        if message.attempts > 0 and due_of(message) > now and (not blocker or mail.is_before(message, blocker)) then
+            blocker = message
+        end
+    end
+    for _, message in ipairs(messages) do
+        if message == blocker or mail.is_open(message, blocker) then
+            first = math.min(first, math.max(due_of(message), now))
+        end
+    end
+    if unknown and first > now then
+        local places = math.min(blocker and blocker.place or math.huge, 1e12)
+        local count = call('ZCOUNT', MAIL, '-inf', '(' .. int(places))
+        for _, message in ipairs(mail.list) do
+            if message.score and message.score < places then count = count - 1 end
+        end
+        if count > 0 then first = now end
+    end
+    return math.max(first, lease.not_before())
+end
+
+-- Says in how many milliseconds a moment is; '-' if there is none.
+function mail.told_moment(moment)
+    return moment and int(math.max(0, moment - now)) or '-'
 end

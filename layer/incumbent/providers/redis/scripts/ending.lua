@@ -4,15 +4,16 @@ local endings = {}
 
 -- The messages that this call has moved to the dead letters, as id, meta, body of each, for the answer.
 local dead = {}
-local new_traces, new_letters = {}, {}
+local new_traces, new_letters, has_results = {}, {}, false
 
--- Leaves a trace of a message in the present tenure.
-function endings.trace(outcome, message)
-    new_traces[#new_traces + 1] = { outcome, state.fence, now, message.by, message.id }
+-- Leaves a trace of a message in the present tenure, with its result if that is kept (M17).
+function endings.trace(outcome, message, result)
+    new_traces[#new_traces + 1] = { outcome, state.fence, now, message.by, message.id, result }
+    has_results = has_results or result ~= nil
 end
 
 -- Plans to move all traces to ENDED, and to remove there those that are older than the window, and all but the last 256
--- of each outcome (M5: once per id).
+-- of each queue (M5: once per id).
 function endings.move_traces(window)
     local version, handled, failed, died = unpack(call('HMGET', ENDED, 'v', 'h', 'f', 'd'))
     if version and version ~= '1' then
@@ -26,7 +27,7 @@ function endings.move_traces(window)
     local set, unset, index = { 'v', '1' }, {}, {}
     for _, list in ipairs({ traces.in_state(), new_traces }) do
         for _, each in ipairs(list) do
-            local outcome = each[1]
+            local outcome = traces.queues[each[1]]
             local q = queues[outcome]
             q.last, q.count = q.last + 1, q.count + 1
             local name = outcome .. ':' .. int(q.last)
@@ -81,7 +82,7 @@ end
 function endings.keep(window)
     if #new_traces == 0 then return end
     state.kept = math.max(state.kept, now + window)
-    if #new_letters > 0 or state.traced + #new_traces > IN_STATE then
+    if #new_letters > 0 or has_results or state.traced + #new_traces > IN_STATE then
         endings.move_traces(window)
     else
         for _, each in ipairs(new_traces) do

@@ -3,7 +3,8 @@
 --
 -- They are packed as an array of {id, meta, given, body}; body is false if it stands in MESSAGES, because it is long or
 -- not the first. A meta is an array {format, by, promised, stored, attempts, due, error, place, dead_ms}; error is false
--- if there is none, and dead_ms 0 until the message is a dead letter. It is in MessagePack in MESSAGES and LETTERS, too.
+-- if there is none, and dead_ms 0 until the message is a dead letter. One that was stored for later (M14) has two more:
+-- {..., later, arrival}; see `is_before`. A meta is in MessagePack in MESSAGES and LETTERS, too.
 -- Elements that a later version adds at its end stay unchanged (M12: format).
 
 -- `list` holds the messages that this script knows. Besides what is stored of each: `score`, as it stands in MAIL;
@@ -15,7 +16,18 @@ function mail.message(id, meta)
     return {
         id = id, meta = meta, by = meta[2], promised = meta[3], stored = meta[4], attempts = meta[5], due = meta[6],
         error = meta[7], place = meta[8], dead_ms = meta[9],
+        later = meta[10] and meta[10] > 0 and meta[10] or nil, arrival = meta[10] and meta[10] > 0 and meta[11] or nil,
     }
+end
+
+-- Returns whether one message stands before another in the order of the mailbox. One that was stored for later before
+-- others for a later moment still has the place of the first of these: among them, `later` decides, the moment for which
+-- each was stored, and then `arrival`, a number that grows (M14).
+function mail.is_before(one, other)
+    if one.place ~= other.place then return one.place < other.place end
+    local first, second = one.later or 0, other.later or 0
+    if first ~= second then return first < second end
+    return (one.arrival or 0) < (other.arrival or 0)
 end
 
 -- Returns the meta of a message.
@@ -23,6 +35,7 @@ function mail.meta(message)
     local meta = message.meta
     meta[1], meta[2], meta[3], meta[4], meta[5] = FORMAT, message.by, message.promised, message.stored, message.attempts
     meta[6], meta[7], meta[8], meta[9] = message.due, message.error, message.place, message.dead_ms
+    if message.later or meta[10] then meta[10], meta[11] = message.later or 0, message.arrival or 0 end
     return meta
 end
 
@@ -52,7 +65,7 @@ end
 
 function mail.sort(list)
     if #list > 1 then
-        table.sort(list, function(one, other) return one.place < other.place end)
+        table.sort(list, mail.is_before)
     end
 end
 
@@ -66,13 +79,28 @@ function mail.end_runs()
     mail.sort(mail.list)
     for _, message in ipairs(mail.list) do
         if message.given and not message.gone then
+            message.was = {
+                place = message.place, later = message.later, arrival = message.arrival, due = message.due, last = state.last,
+            }
             message.given, message.died, message.changed = false, true, true
             message.due = ended + mail.pause_after(message.attempts)
             if state.block == 0 then
-                message.promised = message.promised or message.place <= state.promised_to
+                message.promised = message.promised or (message.arrival or message.place) <= state.promised_to
                 state.last = state.last + 1
-                message.place = state.last
+                message.place, message.later, message.arrival = state.last, nil, nil
             end
+        end
+    end
+end
+
+-- Undoes `end_runs`, which was only to tell what it would come to.
+function mail.undo_end_runs()
+    for _, message in ipairs(mail.list) do
+        local was = message.died and message.was
+        if was then
+            message.given, message.died, message.place, message.due = true, false, was.place, was.due
+            message.later, message.arrival = was.later, was.arrival
+            state.last = math.min(state.last, was.last)
         end
     end
 end

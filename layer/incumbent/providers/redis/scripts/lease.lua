@@ -1,6 +1,6 @@
 -- The first part of every script but owner.lua: the names, and who holds the lease.
 --
--- KEYS, all in the lease key's hash slot; a script names the first three, four, five or all seven:
+-- KEYS, all in the lease key's hash slot; a script names the first three, four, five, seven or all eight:
 --   1  <prefix>:lease:<key>  the lease: a plain string, the owner, with PX. Expiry is the server's (R3)
 --   2  {<lease>}:state       string: the record that decides, an array in MessagePack; see state.lua
 --   3  {<lease>}:mail        sorted set: the ids of all stored messages. The score is the message's place in the order
@@ -10,10 +10,12 @@
 --   5  {<lease>}:ended       hash: the traces that the state has no room for; see traces.lua
 --   6  {<lease>}:dead        sorted set: the ids of dead letters, the longest dead first (M6)
 --   7  {<lease>}:letters     hash: 'm'<id> -> a dead letter's meta, 'b'<id> -> its body
+--   8  {<lease>}:hold        string: empty; there while the key is held, so that a search finds it (M15). What decides
+--                            stands in the state
 --
 -- mail and messages exist only while messages are stored, and have no TTL. state has no TTL while messages are stored;
--- else it lives for a day longer than the lease, and as long as the traces in it and the dead letters. ended, dead and
--- letters always have a TTL.
+-- else it lives for a day longer than the lease, and as long as the traces in it, the dead letters, and a hold. ended,
+-- dead, letters and hold always have a TTL.
 --
 -- A script reads all that it needs, and refuses unknown records, before its first write (M12: format). A value of
 -- another type fails with WRONGTYPE. Answers are a text, or an array whose first element is one: a word, and numbers.
@@ -22,7 +24,7 @@
 --   {'broken', <record>}              records that belong together do not match: evicted, or edited by hand
 -- A missing owner or target is '' in arguments, records and answers.
 
-local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS = unpack(KEYS)
+local LEASE, STATE, MAIL, MESSAGES, ENDED, DEAD, LETTERS, HOLD = unpack(KEYS)
 
 local call = redis.call
 local lease = { holder = call('GET', LEASE) }

@@ -24,11 +24,25 @@ function mail.body(message)
     return message.body or ''
 end
 
--- Puts a message at the end of the mailbox.
-function mail.store(message)
+-- Puts a message at the end of the mailbox. One for later goes before the first that was never delivered and is for a
+-- later moment still (M14).
+function mail.store(message, due)
     state.last, state.stored = state.last + 1, state.stored + 1
-    message.meta, message.place = message.meta or {}, state.last
-    message.stored, message.attempts, message.due, message.dead_ms, message.given = now, 0, 0, 0, false
+    message.meta, message.place, message.later, message.arrival = message.meta or {}, state.last, nil, nil
+    message.stored, message.attempts, message.due, message.dead_ms, message.given = now, 0, due or 0, 0, false
+    if due then
+        local first
+        local ids = mail.unknown() > 0 and mail.strange(call('ZRANGEBYSCORE', MAIL, '(' .. int(due), '+inf')) or {}
+        for _, list in ipairs({ mail.fetch(ids), mail.list }) do
+            for _, other in ipairs(list) do
+                if not other.gone and other.attempts == 0 and other.due > due
+                    and (not first or mail.is_before(other, first)) then
+                    first = other
+                end
+            end
+        end
+        message.place, message.later, message.arrival = first and first.place or state.last, due, state.last
+    end
     return mail.add(message)
 end
 
@@ -44,7 +58,7 @@ function mail.give(message)
 end
 
 function mail.is_promised(message)
-    return message.promised or message.place <= state.promised_to
+    return message.promised or (message.arrival or message.place) <= state.promised_to
 end
 
 function mail.promise(message)
@@ -70,7 +84,7 @@ function mail.next_due()
     local oldest
     for _, message in ipairs(mail.list) do
         if not message.gone and not message.given and message.due <= now
-            and (not oldest or message.place < oldest.place) then
+            and (not oldest or mail.is_before(message, oldest)) then
             oldest = message
         end
     end
@@ -87,7 +101,7 @@ function mail.next_due()
             end
         end
     end
-    if oldest and not mail.refusal and oldest.place < mail.blocked_from() then return oldest end
+    if oldest and not mail.refusal and mail.is_open(oldest, mail.blocker()) then return oldest end
 end
 
 -- Tells the caller about a message: attempts, times, whether it is promised, and after these its last error.
@@ -114,7 +128,9 @@ function mail.finish(urgent)
         if message.gone then
             if message.score then gone[#gone + 1] = id end
         else
-            local score = (message.given or message.due <= now) and message.place or message.due
+            -- What was for later keeps its due time: others may have the same place.
+            local is_placed = message.given or (message.due <= now and not message.later)
+            local score = is_placed and message.place or message.due
             if score ~= message.score then
                 moved[#moved + 1], moved[#moved + 2] = int(score), id
             end
@@ -151,8 +167,9 @@ function mail.finish(urgent)
 end
 
 -- Comes before `finish`, since it reads. Returns {'<tag> <fence> <PTTL> <waiting> <number of dead>', then id, meta,
--- body: of each message that this call has moved to the dead letters, and of each that the tenure was given}.
-function mail.granted(tag, dead, leave_out)
+-- body: of each message that this call has moved to the dead letters, and of each that the tenure was given}. If there is
+-- a mark to tell (M16), the first part ends with ' s', and the mark is the last one.
+function mail.granted(tag, dead, leave_out, stop)
     local answer = { string.format('%s %.0f %.0f %d %d', tag, state.fence, lease.pttl, mail.count_due(), #dead / 3) }
     for i = 1, #dead do
         answer[i + 1] = dead[i]
@@ -163,6 +180,10 @@ function mail.granted(tag, dead, leave_out)
             answer[#answer + 1] = mail.told(message)
             answer[#answer + 1] = mail.body(message)
         end
+    end
+    if stop then
+        answer[1] = answer[1] .. ' s'
+        answer[#answer + 1] = stop
     end
     return answer
 end

@@ -2,7 +2,7 @@
 --
 -- Answers {'orphan <since> <now> <due>', target} or 'none'.
 
-if lease.holder then return sure('none') end
+if lease.holder or now < lease.not_before() then return sure('none') end
 mail.load_held()
 mail.end_runs()
 local waiting = mail.count_due()
@@ -10,11 +10,11 @@ if mail.refusal then return sure(mail.refusal) end
 if waiting == 0 then return sure('none') end
 
 -- Another program may have removed the lease before its expiry.
-local free_since = math.min(state.ends, now)
-local since, before = math.huge, mail.blocked_from()
+local free_since = math.max(math.min(state.ends, now), lease.not_before())
+local since, blocker = math.huge, mail.blocker()
 local function look_at(messages)
     for _, message in ipairs(messages) do
-        if message.due <= now and message.place < before then
+        if message.due <= now and mail.is_open(message, blocker) then
             since = math.min(since, math.max(message.due, message.stored))
         end
     end

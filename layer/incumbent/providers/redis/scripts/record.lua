@@ -13,6 +13,10 @@ local PROMISED_TO = 18 -- every message up to this place is promised, whatever i
 local KEPT = 19 -- until when the traces below and the dead letters need this record
 local HELD = 20 -- the messages given to the present tenure, packed; see held.lua
 local TRACES, TRACED, OLDER = 21, 22, 23 -- the newest traces, packed; their number; 1 if ENDED holds older ones
+local CONTROL = 24 -- absent, or '', where no call has used control; else an array, whose elements are
+local QUIET_UNTIL, HELD_UNTIL, HELD_REASON = 1, 2, 3 -- before these moments no caller is granted the key (M15)
+local STOP, NOTE = 4, 5 -- of the present tenure: why it should stop, or false (M16); JSON, or '' (M18)
+local RESUMED, RESUMED_AT = 6, 7 -- a token of the last resume, and when it was (R8)
 
 local DAY_MS = 86400000
 local ROOM = 2048 -- bytes of a body that the record may hold

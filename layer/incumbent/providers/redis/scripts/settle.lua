@@ -2,9 +2,12 @@
 --
 -- ARGV   1 owner  2 ttl  3 the fence that the owner was granted, '' if not known  4 successor ('' for none)
 --        5 flags: T if the successor is a ticket, R if repeated  6 the policy, as in claim.lua
---        7... for each message: h and its id if handled, w and its id if deferred; f (failed) or d (dropped) and its id,
---        then the error, then the pause ('' for the policy's, 'final' for a dead letter at once)
--- Answers {'released <stored>', id, meta, body of each that died}; {'continued <fence> <PTTL> <waiting> <dead>', ...} as
+--        7... for each message: h and its id if handled, r and its id, then its result, if that is kept (M17), s and its
+--        id if stopped (M16), w and its id if deferred; f (failed) or d (dropped) and its id, then the error, then the
+--        pause ('' for the policy's, 'final' for a dead letter at once). And k and for how many milliseconds to hold the
+--        key from now on, then why (M15); then KEYS names all eight
+-- Answers {'released <stored> <due> <s if there is a mark to tell>', id, meta, body of each that died, the mark}, where
+-- <due> says in how many milliseconds the key can be granted, '-' if nothing waits; {'continued <fence> <PTTL> <waiting> <dead>', ...} as
 -- `granted` says; either also when this very call has done so before (R8), with nothing that died; {'lost', holder}; or,
 -- when a repeated call finds no evidence, {'unknown', holder} (R9).
 
@@ -39,21 +42,24 @@ local function settled_before()
     if state.how == 'moved' and state.from == owner and state.to == successor and lease.holder == successor then
         mail.load_held()
         lease.pttl = call('PTTL', LEASE)
-        return mail.granted('continued', dead)
+        return mail.granted('continued', dead, nil, lease.ours and state.stop)
     end
-    if state.how == 'settled' and state.from == owner then return { 'released ' .. state.stored } end
+    if state.how == 'settled' and state.from == owner then
+        mail.load_held()
+        return { 'released ' .. state.stored .. ' ' .. mail.told_moment(mail.next_moment()) }
+    end
     if not repeated then return { 'lost', lease.holder or '' } end
     local finished = {} -- a later tenure hides how this one ended; traces stay
     for i = 7, #ARGV do
-        if string.find(ARGV[i], '^[hd]') then finished[#finished + 1] = string.sub(ARGV[i], 2) end
+        if string.find(ARGV[i], '^[hrsd]') then finished[#finished + 1] = string.sub(ARGV[i], 2) end
     end
     if has_ended(finished) then return { 'released ' .. state.stored } end
     return { 'unknown', lease.holder or '' }
 end
 
 local function settle(message, outcome, why, pause)
-    if outcome == 'h' then
-        endings.trace('h', message)
+    if outcome == 'h' or outcome == 'r' or outcome == 's' then
+        endings.trace(outcome == 's' and 's' or 'h', message, outcome == 'r' and why or nil)
         mail.remove(message)
     elseif outcome == 'w' then -- keeps its place, promised; its delivery in this tenure is not counted
         if message.given then message.attempts = message.attempts - 1 end
@@ -80,14 +86,20 @@ mail.load_held()
 if not lease.ours then mail.adopt(ttl, fence) end
 state.block, state.pauses = tonumber(block), pauses
 
-local named, i = {}, 7
+local named, i, hold = {}, 7, nil
 while ARGV[i] do
-    local outcome, message = string.sub(ARGV[i], 1, 1), mail.find(string.sub(ARGV[i], 2))
-    local has_more = outcome == 'f' or outcome == 'd'
-    if message then
-        named[#named + 1] = { place = message.place, message, outcome, ARGV[i + 1], ARGV[i + 2] }
+    local outcome = string.sub(ARGV[i], 1, 1)
+    local message = outcome ~= 'k' and mail.find(string.sub(ARGV[i], 2))
+    local parts = ({ f = 3, d = 3, r = 2, k = 2 })[outcome] or 1
+    if outcome == 'k' then
+        hold = { string.sub(ARGV[i], 2), ARGV[i + 1] }
+    elseif message then
+        named[#named + 1] = {
+            place = message.place, later = message.later, arrival = message.arrival,
+            message, outcome, ARGV[i + 1], ARGV[i + 2],
+        }
     end
-    i = i + (has_more and 3 or 1)
+    i = i + parts
 end
 mail.sort(named)
 for _, each in ipairs(named) do
@@ -96,8 +108,10 @@ end
 mail.end_runs() -- what is not named: as after a crash (M6)
 endings.bury_spent(max_attempts)
 
-local tenure, answer = state.fence, nil
-local first = successor ~= '' and state.stored > 0 and mail.next_due()
+local tenure, mark, answer = state.fence, state.stop, nil
+local moment = hold and lease.hold(hold[1], hold[2])
+if moment then later('SET', HOLD, '', 'PX', int(moment - now)) end
+local first = successor ~= '' and state.stored > 0 and now >= lease.not_before() and mail.next_due()
 if first then
     lease.grant(successor, ttl)
     if as_ticket then -- handed over: promised (M3), and counted only when the ticket is redeemed (M6: failure)
@@ -105,12 +119,13 @@ if first then
     end
     if as_ticket or endings.deliver(max_attempts, first) then
         lease.leave('moved', owner, successor, state.fence)
-        answer = mail.granted('continued', dead)
+        answer = mail.granted('continued', dead, nil, mark)
     end
 end
 if not answer then -- nothing is due, no successor is named, or all due messages were out of attempts
     lease.free('settled', owner, tenure)
-    answer = { 'released ' .. state.stored, unpack(dead) }
+    answer = { 'released ' .. state.stored .. ' ' .. mail.told_moment(mail.next_moment()), unpack(dead) }
+    if mark then answer[1], answer[#answer + 1] = answer[1] .. ' s', mark end
 end
 endings.keep(window)
 if not mail.finish(true) then return sure(mail.refusal) end

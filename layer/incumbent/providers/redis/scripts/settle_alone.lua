@@ -2,7 +2,8 @@
 -- the key freed, as settle.lua would do it (M2). All other settles go on there.
 
 if lease.holder == ARGV[1] and record[OWNER] == ARGV[1] and (ARGV[3] == '' or tonumber(ARGV[3]) == record[FENCE])
-    and record[STORED] == 1 and record[TRACED] < IN_STATE and record[HELD] ~= '' and ARGV[7] and not ARGV[8] then
+    and record[STORED] == 1 and record[TRACED] < IN_STATE and record[HELD] ~= '' and ARGV[7] and not ARGV[8]
+    and not record[CONTROL] then
     local message = cmsgpack.unpack(record[HELD])[1]
     local id, meta, is_given, body = message[1], message[2], message[3], message[4]
     if is_given and body and ARGV[7] == 'h' .. id then

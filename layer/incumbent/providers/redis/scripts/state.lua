@@ -3,6 +3,9 @@
 --
 -- Functions stand in tables: Lua makes them anew for each call, and that takes longer the more locals they refer to.
 
+local FOREVER = 253402300799000 -- the end of a hold without an end
+local RESUMED_MS = 15 * 60000 -- for how long a repeated resume is known
+
 -- Prints a whole number with all its digits: fences have more than Lua prints by itself.
 local function int(number)
     return string.format('%.0f', number)
@@ -16,7 +19,13 @@ local state = {
     request_id = record[REQUEST_ID], log_stream = record[LOG_STREAM],
     stored = record[STORED], last = record[LAST], promised_to = record[PROMISED_TO], kept = record[KEPT],
     held = record[HELD], traces = record[TRACES], traced = record[TRACED], older = record[OLDER],
+    quiet_until = 0, held_until = 0, held_reason = '', stop = false, note = '', resumed = '', resumed_at = 0,
 }
+if type(record[CONTROL]) == 'table' then
+    local control = record[CONTROL]
+    state.quiet_until, state.held_until, state.held_reason = control[QUIET_UNTIL], control[HELD_UNTIL], control[HELD_REASON]
+    state.stop, state.note, state.resumed, state.resumed_at = control[STOP], control[NOTE], control[RESUMED], control[RESUMED_AT]
+end
 
 -- Whether the lease is that of the state's owner: a live tenure. Any other lease is foreign.
 lease.ours = lease.holder and lease.holder == state.owner
@@ -33,6 +42,24 @@ function lease.start_tenure(fence)
     lease.ours = true
     state.owner, state.fence = lease.holder, fence or math.max(state.fence + 1, now_us)
     state.since, state.ends, state.how = now, now + math.max(lease.pttl, 0), ''
+    state.stop, state.note = false, '' -- no tenure inherits them (M16, M18)
+    if state.quiet_until <= now then state.quiet_until = 0 end
+    if state.held_until <= now then state.held_until, state.held_reason = 0, '' end
+    if state.resumed_at + RESUMED_MS <= now then state.resumed, state.resumed_at = '', 0 end
+end
+
+-- Returns the moment before which no caller is granted the key (M15).
+function lease.not_before()
+    return math.max(state.quiet_until, state.held_until)
+end
+
+-- Returns until when a hold of the key lasts from now on, or nil if there is one already that lasts as long.
+function lease.hold(ms, reason)
+    local moment = ms == '' and FOREVER or now + tonumber(ms)
+    if moment <= math.max(now, state.held_until) then return nil end
+    call('GET', HOLD) -- fails if it is of another type
+    state.held_until, state.held_reason = moment, reason
+    return moment
 end
 
 -- Grants the key, free or not.
@@ -65,6 +92,7 @@ function lease.free(how, owner, fence)
     lease.command = { 'DEL', LEASE }
     lease.holder, lease.ours, lease.pttl = false, false, -2
     state.owner, state.since, state.ends = '', now, now
+    state.stop, state.note = false, ''
     lease.leave(how, owner, '', fence)
 end
 
@@ -82,6 +110,17 @@ function lease.begin()
     call('ZREM', MAIL, '')
 end
 
+-- What the record says of control: nothing, for those who use none of it.
+function lease.control()
+    if state.quiet_until > 0 or state.held_until > 0 or state.stop or state.note ~= '' or state.resumed ~= '' then
+        return {
+            state.quiet_until, state.held_until, state.held_reason, state.stop, state.note,
+            state.resumed, state.resumed_at,
+        }
+    end
+    return record[CONTROL + 1] ~= nil and '' or nil
+end
+
 -- Writes the lease, then the state, the last write of a script, with its TTL: none while messages are stored.
 function lease.write()
     if lease.command then call(unpack(lease.command)) end
@@ -90,13 +129,13 @@ function lease.write()
         state.how, state.from, state.to, state.at_fence,
         state.keyspace, state.target, state.request_id, state.log_stream,
         state.stored, state.last, state.promised_to, state.kept,
-        state.held, state.traces, state.traced, state.older,
-        unpack(record, 24),
+        state.held, state.traces, state.traced, state.older, lease.control(),
+        unpack(record, CONTROL + 1),
     }
     if state.stored > 0 then
         call('SET', STATE, cmsgpack.pack(record))
     else
-        local lives = math.max(math.max(lease.pttl, 0) + DAY_MS, state.kept - now)
+        local lives = math.max(math.max(lease.pttl, 0) + DAY_MS, state.kept - now, state.held_until - now)
         call('SET', STATE, cmsgpack.pack(record), 'PX', int(lives))
     end
 end

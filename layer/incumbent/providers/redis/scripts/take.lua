@@ -5,7 +5,7 @@
 -- answer as the first (R8: lost replies).
 --
 -- ARGV  1 owner  2 ttl  3 the fence that the owner was granted, '' if not known  4... ids to leave out of the answer
--- Answers {'taken <fence> <PTTL> <waiting> 0', id, meta, body ...} or {'lost', holder}.
+-- Answers {'taken <fence> <PTTL> <waiting> 0', id, meta, body ...}, a mark as `granted` says, or {'lost', holder}.
 
 local owner, ttl, fence = ARGV[1], ARGV[2], ARGV[3]
 if not lease.owned_by(owner, fence) then return sure({ 'lost', lease.holder or '' }) end
@@ -17,17 +17,23 @@ mail.load_held()
 mail.adopt(ttl, fence)
 
 mail.load_due()
-local before = mail.blocked_from()
-for _, message in ipairs(mail.list) do
-    if not message.given and message.due <= now and message.attempts > 0 then before = math.min(before, message.place) end
+local before = mail.blocker() -- no message is given from here on
+local function stops_at(message)
+    if message.attempts > 0 and mail.is_open(message, before) then before = message end
 end
-local first, places = 0, math.min(before, 1e12)
-while mail.unknown() > 0 and before >= places do
+local function place_before()
+    return before and before.place or math.huge
+end
+for _, message in ipairs(mail.list) do
+    if not message.given and message.due <= now then stops_at(message) end
+end
+local first, places = 0, math.min(place_before(), 1e12)
+while mail.unknown() > 0 and place_before() >= places do
     local ids = call('ZRANGEBYSCORE', MAIL, '-inf', '(' .. int(places), 'LIMIT', first, AT_ONCE)
     if #ids == 0 then break end
     for _, message in ipairs(mail.fetch(mail.strange(ids))) do
-        if message.attempts > 0 then before = math.min(before, message.place) end
-        if message.place < before then
+        stops_at(message)
+        if mail.is_open(message, before) then
             message.score = message.place
             mail.add(message)
         end
@@ -35,11 +41,11 @@ while mail.unknown() > 0 and before >= places do
     first = first + AT_ONCE
 end
 for _, message in ipairs(mail.list) do
-    if not message.given and message.due <= now and message.attempts == 0 and message.place < before then
+    if not message.given and message.due <= now and message.attempts == 0 and mail.is_open(message, before) then
         mail.give(message)
     end
 end
 
-local answer = mail.granted('taken', {}, have)
+local answer = mail.granted('taken', {}, have, state.stop)
 if not mail.finish(true) then return sure(mail.refusal) end
 return answer

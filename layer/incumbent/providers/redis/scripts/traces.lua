@@ -1,17 +1,21 @@
 -- Traces of messages that left: evidence of their settle (R9), by which their ids are duplicates (M3, M5). The newest
 -- stand in the state, each packed as {outcome, fence, at, by, id}; when there are too many, all move to ENDED. Outcomes
--- are h(andled), d(ead) and f(ailed); one that died moves at once.
+-- are h(andled), s(topped), c(ancelled), r(eplaced: superseded), d(ead) and f(ailed); one that died moves at once. So does
+-- one with a result: {..., result} is its JSON, or '' if it was too large to keep (M17).
 --
--- ENDED is a hash with a queue for each outcome:
+-- ENDED is a hash with three queues, of f, of d, and, named h, of all others:
 --   v                 the format
---   <outcome>         '<first> <last> <count>': the numbers in use, and how many of them still are
---   <outcome>:<n>     the trace, packed as above
---   id:<id>           '<outcome>:<n>' of the last trace of an id that was handled or died
+--   <queue>           '<first> <last> <count>': the numbers in use, and how many of them still are
+--   <queue>:<n>       the trace, packed as above
+--   id:<id>           '<queue>:<n>' of the last trace of an id that left for good
 --   by:<by>           'f:<n>' of the last trace of a claim whose own message failed
 --   purges            the token of each of the last purges (R8: lost replies)
 
 local traces = {}
-local REMEMBERED = 256 -- traces kept per key and outcome (M5: once per id)
+local REMEMBERED = 256 -- traces kept per key and queue (M5: once per id)
+
+traces.queues = { h = 'h', s = 'h', c = 'h', r = 'h', d = 'd', f = 'f' }
+traces.names = { h = 'handled', s = 'stopped', c = 'cancelled', r = 'superseded', d = 'dead' }
 
 function traces.queue(text)
     local first, last, count = string.match(text or '1 0 0', '^(%d+) (%d+) (%d+)$')
@@ -22,7 +26,7 @@ function traces.in_state()
     return state.traced > 0 and { cmsgpack.unpack(state.traces) } or {}
 end
 
--- Returns the last trace of the id that was handled or died, and the last of a failed claim by that owner, as far as
+-- Returns the last trace of the id that left for good, and the last of a failed claim by that owner, as far as
 -- the window reaches back.
 function traces.of(id, by, window)
     local of_id, of_by
@@ -44,7 +48,8 @@ function traces.of(id, by, window)
         end
         local newest = { h = traces.queue(handled).last, f = traces.queue(failed).last, d = 0 }
         for _, trace in ipairs(traces.in_state()) do
-            newest[trace[1]] = newest[trace[1]] + 1
+            local queue = traces.queues[trace[1]]
+            newest[queue] = newest[queue] + 1
         end
         local function older(name) -- unless too many others have come since
             local outcome, number = string.match(name or '', '^(%a):(%d+)$')
