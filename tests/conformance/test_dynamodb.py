@@ -11,8 +11,8 @@ from botocore.config import Config
 
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.testing.clock import FakeClock
-from incumbent.testing.conformance import ArchiveConformance, MailboxConformance
-from incumbent.testing.conformance.walks import ARCHIVE_STEPS, MAILBOX_STEPS, Walking
+from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
+from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, Walking
 from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynalite
 from tests.unit.wire import check
 
@@ -58,7 +58,7 @@ def dynalite_place(dynalite_server: DynamoDBServer) -> Iterator[Place]:
     place.close()
 
 
-class _OnDynamoDB(MailboxConformance, ArchiveConformance):
+class _OnDynamoDB(MailboxConformance, ArchiveConformance, ControlConformance):
     """DynamoDB has no clock to ask: time is the test's own, and strangers wait a second longer."""
 
     skew_ms = 1_000
@@ -122,7 +122,7 @@ class TestSeveral(Walking):
             )
             for _ in range(3)
         ]
-        steps = MAILBOX_STEPS if number % 3 else ARCHIVE_STEPS
+        steps = (MAILBOX_STEPS, ARCHIVE_STEPS, CONTROL_STEPS)[number % 3]
         self.follow(Several(providers, number), "key", number, steps)
 
     def pass_time(self, ms: int) -> None:

@@ -32,6 +32,7 @@ from incumbent.providers.redis import RedisProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import DynamoDBServer, create_table, dynalite_available
 from incumbent.values import (
+    FOREVER_MS,
     Acquisition,
     Busy,
     Claimed,
@@ -536,6 +537,14 @@ def test_take_is_one_request_and_two_when_something_has_come(bench: Bench) -> No
     assert [each.attempt for each in bench.c.provider.peek("k")] == [1, 1]
 
 
+def test_take_gives_what_comes_between_its_requests(bench: Bench) -> None:
+    """M6: all that is due when it is carried out, also what it had not seen at first."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.faults = [None, lambda _: claim(bench.b, "C", 3)]
+    assert [each.id for each in bench.a.provider.take("k", "A", TTL_MS, have=["m1"])] == ["m2", "m3"]
+
+
 def test_beat_is_one_request(bench: Bench) -> None:
     """R11: and so is the one that finds the lease lost."""
     claim(bench.a, "A", 1)
@@ -932,15 +941,18 @@ def full_record(pending: int, *, id_bytes: int, errors: bool = True) -> Record:
         tenure_end=rules.TenureEnd(how="moved", owner="o" * 512, successor="o" * 512, fence=fence) if errors else None,
         block=True,
         origin=Origin(keyspace=most, target=most, request_id=most, log_stream=most) if errors else None,
+        held_until_ms=FOREVER_MS if errors else 0,
+        held_reason=most if errors else None,
     )
     change = Change(record=Record(state=rules.KeyState(), item={}), new=state, shard="s", skew_ms=0)
     request = change.update(0).request()
     sets = request.update.partition(" ADD ")
-    written = dict(part.split(" = ") for part in sets[0].removeprefix("SET ").split(", "))
+    written = dict(part.split(" = ") for part in sets[0].partition(" REMOVE ")[0].removeprefix("SET ").split(", "))
     added = dict(part.split(" ") for part in sets[2].split(", "))
     stored = {request.names[name]: request.values[value] for name, value in (written | added).items()}
     if errors:
         stored |= {name: attributes.typed("x" * 3 * rules.REMEMBERED) for name in traces.PAST.values()}
+        stored |= {name: attributes.typed(most) for name in ("stop", "note")}
     return Record(state=state, item={"pk": {"S": "p" * 1_280}, "sk": {"S": "lease"}, **stored})
 
 

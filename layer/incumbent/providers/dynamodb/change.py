@@ -6,6 +6,8 @@ nothing has happened meanwhile that would change it:
 * ``fence``, ``lease_owner``: no grant, no freeing;
 * ``expires_at``: no renewal by an owner that was found expired, no expiry of one that was found live;
 * ``edits``: no change inside the mailbox (a mark, a delivery by ``take``, a dead letter put back);
+* ``not_before``: no hold and no end of one, where the step grants or frees the key, or stores on a free one (M15);
+* ``stop``: no mark, where the live owner's own step ends its tenure, so that the answer carries it (M16);
 * the place behind the last message: no new message, but only where one more would change the decision: to free the
   key because nothing is due, to free it with messages that all pause (which the orphans' index shows only when the
   pauses end), to remove the last message and the list with it, to append, to put what died with its run behind all
@@ -31,7 +33,7 @@ class Change:
 
     ``held``: the live owner acts, and a renewal meanwhile does not matter. ``closes``: if the key is freed, it is
     because nothing is due. ``beside``: the change happens beside a tenure, whether its lease is live or not.
-    ``moved`` are traces that a page holds now.
+    ``moved`` are traces that a page holds now. ``resumed`` names the call that ends a hold.
     """
 
     record: Record
@@ -42,12 +44,14 @@ class Change:
     closes: bool = False
     beside: bool = False
     moved: tuple[Ended, ...] = ()
+    resumed: str | None = None
 
     def update(self, now_ms: int) -> Update:
         """Make the update for that time."""
         update = Update()
         self._guard(update, now_ms)
         self._lease(update)
+        self._control(update, now_ms)
         self._messages(update)
         self._delivery_of_head(update)
         self._sets(update)
@@ -75,19 +79,53 @@ class Change:
     @property
     def _empties(self) -> bool:
         """Whether the whole list is removed, or does not exist, so that TTL may delete the record."""
-        return not self.new.mail and (bool(self._old.mail) or self._freed)
+        return not self.new.mail and (bool(self._old.mail) or self.new.owner is None or self._holds)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the live owner's own step ends its tenure."""
+        return self.held and (self._granted or self._freed)
+
+    @property
+    def _holds(self) -> bool:
+        """Whether a hold or a burst begins, goes on for longer, or is ended (M15)."""
+        old, new = self._old, self.new
+        return (old.quiet_until_ms, old.held_until_ms, old.held_reason) != (
+            new.quiet_until_ms,
+            new.held_until_ms,
+            new.held_reason,
+        )
+
+    def _not_before(self, now_ms: int) -> str | None:
+        """Return ``not_before`` as it will stand. What is over goes with the next exact grant, or its end."""
+        if self._granted or self._freed:
+            return item.not_before_text(self.new, now_ms)
+        if self._holds:
+            return item.not_before_text(self.new)
+        return text(self.record.item, "not_before")
 
     def _hides(self, now_ms: int) -> bool:
         """Return whether the orphans' index hides the key for a while, since all stored messages pause (M8)."""
         return self._orphans_from_ms(now_ms) > now_ms
 
     def _orphans_from_ms(self, now_ms: int) -> int:
-        return max(now_ms, min((message.due_ms for message in self.new.mail), default=0))
+        """Return when what is stored on a free key may be orphans; that it is held is seen in the record (M15)."""
+        if not self.new.mail:
+            return item.NEVER_MS if item.is_held(self._not_before(now_ms)) else now_ms
+        return max(now_ms, min(message.due_ms for message in self.new.mail))
 
     @property
     def _added(self) -> list[Stored]:
         known = {message.id for message in self._old.mail}
         return [message for message in self.new.mail if message.id not in known]
+
+    @property
+    def _takes(self) -> bool:
+        """Whether a run takes messages: all that are due, so none may have come since (M6)."""
+        if not self.held or self._granted or self._freed:
+            return False
+        before = {message.id: message.delivered_fence for message in self._old.mail}
+        return any(each.delivered_fence and not before.get(each.id) for each in self.new.mail)
 
     @property
     def _ends_a_run(self) -> bool:
@@ -114,12 +152,19 @@ class Change:
             update.when(f"{update.name('expires_at')} > {update.value(now_ms)}")
         elif not self.beside:
             self._when_as_it_was(update, "expires_at")
-        takes_over = self._granted and not self.held  # its deliveries are counted from what a new fence closes off
-        ends = self.held and (self._granted or self._freed)  # and with it what it was given, perhaps since
-        if self.new.ended != self._old.ended or ends or (self._mail_changed and not takes_over):
+        if self._ends:
+            self._when_as_it_was(update, "stop")
+        # With a tenure ends what it was given, perhaps since: an owner may have sent a claim while its lease lived.
+        changed = self._mail_changed or self.new.ended != self._old.ended
+        if self._granted or self._freed or self._holds or changed:
             self._when_as_it_was(update, "edits")
+        elsewhere = self.held or (self.beside and self.new.owner is not None)
+        if self._ends or self._holds or self._empties or not elsewhere:
+            self._when_as_it_was(update, "not_before")
+        if self.resumed is not None:  # or it was held again in the same way, after a try that went unanswered
+            self._when_as_it_was(update, "resumed")
         closes = self._freed and (self.closes or self._hides(now_ms))
-        if self._added or self._empties or self._ends_a_run or closes:
+        if self._added or self._takes or self._empties or self._ends_a_run or closes:
             self._when_no_more(update)
         elif self._freed:  # what is stored keeps the record from TTL
             update.when_there("mail", 0)
@@ -167,6 +212,22 @@ class Change:
             update.give(self.new.block or None, "block")
         if self.new.pauses_ms != self._old.pauses_ms:
             update.give(item.pauses_text(self.new.pauses_ms), "pauses")
+
+    def _control(self, update: Update, now_ms: int) -> None:
+        after = self._not_before(now_ms)
+        if after != text(self.record.item, "not_before"):
+            update.give(after, "not_before")
+        if self.resumed is not None:
+            update.set(self.resumed, "resumed")
+        if self._granted or self._freed:  # whatever came since the record was read
+            update.remove("stop")
+            update.remove("note")
+            return
+        if self.new.stop is not None and self._old.stop is None:
+            mark = update.value(item.stop_value(self.new.stop))
+            update.set_to(f"if_not_exists({update.name('stop')}, {mark})", "stop")  # one since the read stands (M16)
+        if self.new.note is not None and self.new.note != self._old.note:
+            update.set(self.new.note, "note")
 
     def _messages(self, update: Update) -> None:
         old, new, added = self._old.mail, self.new.mail, self._added
@@ -229,9 +290,9 @@ class Change:
         self._set(update, "ended", frozenset(map(traces.trace_text, stays)))
         self._set(update, "recent", traces.recent(stays))
         self._set(update, "tombs", traces.tombs(stays))
-        for outcome, name in traces.PAST.items():
+        for kind, name in traces.PAST.items():
             before = text(self.record.item, name) or ""
-            after = traces.past(before, self.moved, outcome)
+            after = traces.past(before, self.moved, kind)
             if after != before:
                 update.set(after, name)
         bytes_more = item.inline_bytes(self.new.mail) - item.inline_bytes(self._old.mail)
@@ -256,22 +317,31 @@ class Change:
     def _index(self, update: Update, now_ms: int) -> None:
         """Write the orphans' index and TTL. A renewal changes neither; a transfer only if it may end earlier."""
         new, stored = self.new, self.record.item
-        if new.mail and not self._old.mail:
+        shown = bool(new.mail) or item.is_held(self._not_before(now_ms))
+        if shown and (self._holds or "orphan_shard" not in stored):
             update.set(self.shard, "orphan_shard")
-        elif not new.mail and "orphan_shard" in stored:
+        elif not shown and "orphan_shard" in stored:
             update.remove("orphan_shard")
-        if self._freed:
-            update.set(self._orphans_from_ms(now_ms), "orphan_since")
-        elif self.beside and new.owner is None and self.record.number("orphan_since") > now_ms:
-            update.set(now_ms, "orphan_since")  # what is stored beside messages that pause is due at once
-        elif self._granted and not (self.held and self.record.number("orphan_since") <= new.expires_ms + self.skew_ms):
-            update.set(new.expires_ms + self.skew_ms, "orphan_since")
-        elif "orphan_since" not in stored:
-            update.set(now_ms, "orphan_since")
+        since_ms = self._since_ms(now_ms)
+        if since_ms is not None:
+            update.set(since_ms, "orphan_since")
         if new.owner is None and not new.mail:
-            update.set(seconds(now_ms) + item.IDLE_S, "expires_on")
-        elif "expires_on" in stored:
+            update.set(seconds(max(now_ms, new.held_until_ms)) + item.IDLE_S, "expires_on")
+        elif "expires_on" in stored or self._granted:  # a cancel may have emptied the record meanwhile
             update.remove("expires_on")
+
+    def _since_ms(self, now_ms: int) -> int | None:
+        """Return what ``orphan_since`` becomes; ``None`` if it stays."""
+        before_ms, edge_ms = self.record.number("orphan_since"), self.new.expires_ms + self.skew_ms
+        if self._freed:
+            return self._orphans_from_ms(now_ms)
+        if self._granted:
+            return None if self.held and before_ms <= edge_ms else edge_ms
+        if self.new.owner is None and (self._holds or self._mail_changed):
+            since_ms = self._orphans_from_ms(now_ms)
+            # Never later while messages are stored: a call that has seen less may add one that is due.
+            return since_ms if not (self._old.mail and self.new.mail) or before_ms > since_ms else None
+        return None if "orphan_since" in self.record.item else now_ms
 
     def _describe(self, update: Update) -> None:
         """Write what the origin says; what it lacks stays as it was."""

@@ -9,10 +9,13 @@
     3  claim without storing  the holder left in between. Refused: Routed nevertheless, since the present owner was
                               granted the key after the message was stored
     2  promise                the id waits behind an owner: the mark, then Duplicate (M3: promised)
-    2  the exact claim        a free key in another state: the id waits there, the head pauses or is out of attempts
+    2  the exact claim        a free key in another state: the id waits there, the head pauses or is out of attempts,
+                              or the key is held (M15); also behind a holder, if the message is for later, interrupts
+                              it, or replaces what waits (M14, M16, M21)
 
-Routing never loops. The claim first puts a large body under its own name, and deletes the body if it did not store the
-message, unless a reply was lost: then a late copy of the claim may still come, and TTL deletes the body.
+A claim for later, or one that waits for quiet, reads the record instead of the quick claim. Routing never loops. The
+claim first puts a large body under its own name, and deletes the body if it did not store the message, unless a reply
+was lost: then a late copy of the claim may still come, and TTL deletes the body.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,11 +29,20 @@ from incumbent.providers.dynamodb.change import Change
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.item import Record
 from incumbent.providers.dynamodb.names import digest
-from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, When, contended, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.steps import (
+    MAX_ROUNDS,
+    Steps,
+    When,
+    contended,
+    due_in_ms,
+    expires_in_ms,
+    until,
+    waiting,
+)
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
 from incumbent.providers.shared import mailbox_full
-from incumbent.rules import KeyState, Stored
-from incumbent.values import Busy, Claim, Claimed, Duplicate, Idle, Origin, Policy, Routed
+from incumbent.rules import Ended, KeyState, Stored
+from incumbent.values import Busy, Claim, Claimed, Debounce, Duplicate, Idle, Origin, Policy, Routed
 
 Said: TypeAlias = "rules.Granted | rules.Accepted | rules.Known | rules.Held | rules.Nothing | rules.Full"
 
@@ -40,7 +52,7 @@ class Claiming:
     """One claim.
 
     ``text`` is the message's text; ``body`` is its value in the record: the text, or a reference to it. ``body``
-    changes when the record turns out to lack room for the text; nothing else changes.
+    changes when the record turns out to lack room for the text. ``superseded`` is what it has replaced (M21).
     """
 
     steps: Steps
@@ -54,8 +66,12 @@ class Claiming:
     as_ticket: bool
     route: bool
     origin: Origin | None
+    after_ms: int
+    debounce: Debounce | None
+    interrupt: bool
     body: str = field(init=False)
     most: int = 0
+    superseded: tuple[str, ...] = ()
     full: MailboxFull | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +82,9 @@ class Claiming:
         if len(self.text.encode()) > item.INLINE_BYTES:
             self._put_body()
         try:
-            answer, said = self._decide(self.steps.table.update(self.call, self._quick))
+            waits = self.after_ms or self.debounce
+            table = self.steps.table
+            answer, said = self._decide(table.read(self.call) if waits else table.update(self.call, self._quick))
         except MailboxFull:  # DynamoDB refuses the size, as it would for a late copy
             self._sweep_body(Record(state=KeyState(), item={}))
             raise
@@ -86,15 +104,21 @@ class Claiming:
                     dead_lettered=answer.dead_lettered,
                 )
             case rules.Accepted():
-                return Routed(owner=self.steps.owner(answer), waiting=len(state.mail))
+                return Routed(
+                    owner=self.steps.owner(answer),
+                    waiting=len(state.mail),
+                    due_in_ms=due_in_ms(answer, said.due_ms),
+                    superseded=self.superseded,
+                )
             case rules.Known():
                 return Duplicate(state=said.state, owner=said.owner, dead_lettered=answer.dead_lettered)
             case rules.Held():
-                return Busy(owner=said.owner or "", expires_in_ms=expires_in_ms(answer))
+                held_ms = due_in_ms(answer, said.expires_ms) if said.owner is None else expires_in_ms(answer)
+                return Busy(owner=said.owner, expires_in_ms=held_ms)
             case "full":
                 raise self.full or mailbox_full(self.call.key, self.policy, owner=self.steps.owner(answer))
-            case _:
-                return Idle(dead_lettered=answer.dead_lettered)
+            case rules.Nothing():
+                return Idle(due_in_ms=due_in_ms(answer, said.due_ms), dead_lettered=answer.dead_lettered)
 
     # --- the requests
 
@@ -113,12 +137,12 @@ class Claiming:
                 return answer, "full"
             if self._lacks_room(record, new):
                 self._put_body()
-            if not self._routes(record.state, new):
-                answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
-                if self._stays_held(record.state, new):  # a mark beside an owner, which may be gone: decide again
+            if not self._routes(record.state, new, answer.now_ms):
+                answer = self._attempt(answer)
+                if self._stays_held(record.state, new, answer.now_ms):  # beside an owner, which may be gone
                     answer = replace(answer, said=None)
-            elif record.may_know(self.message_id or "", self.owner):
-                answer = self.steps.attempt(self.call, answer, self._rule, write=self._write)
+            elif self._routes_exactly or record.may_know(self.message_id or "", self.owner):
+                answer = self._attempt(answer)
             else:  # the refusal has decided that the key is held: the clock is not read again
                 self.most = min(self.policy.max_pending, len(record.state.mail) + item.AT_ONCE)
                 answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
@@ -128,13 +152,26 @@ class Claiming:
 
     def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:
         """Claim the key once, without storing: the holder left before the message was stored behind it."""
-        answer = self.steps.attempt(self.call, stored, self._rule, write=self._write)
+        answer = self._attempt(stored)
         if answer.applied and answer.said is not None:
             return answer, answer.said
         new, said = self._rule(answer.record.state, When(answer.now_ms, answer.repeated))
         if new == answer.record.state and isinstance(said, rules.Granted):
             return answer, said  # the update was applied, and only the reply was lost
         return answer, rules.Accepted(owner=self.steps.owner(answer), stored=len(answer.record.state.mail))
+
+    @property
+    def _routes_exactly(self) -> bool:
+        """Whether a message behind an owner depends on more than that there is one, or changes more (M14, M16, M21)."""
+        return bool(self.after_ms) or self.interrupt or self.policy.keep == "latest"
+
+    def _attempt(self, shown: Answer[Said]) -> Answer[Said]:
+        """Write the rules' decision; what is superseded leaves a trace, and there may be many of them."""
+        window_ms = self.policy.window_ms if self.policy.keep == "latest" else None
+        answer = self.steps.attempt(self.call, shown, self._rule, window_ms=window_ms, write=self._write)
+        if answer.applied and isinstance(answer.said, rules.Accepted):
+            self.superseded = answer.said.superseded or self.superseded
+        return answer
 
     def _quick(self, now_ms: int) -> tuple[Request, Said]:
         request = quick.claim(
@@ -158,13 +195,15 @@ class Claiming:
         request = quick.append(self.owner, message, shard=shard, most=self.most, origin=self.origin, now_ms=now_ms)
         return request, rules.Accepted(owner=None, stored=0)
 
-    def _write(self, record: Record, new: KeyState, now_ms: int) -> Request:
+    def _write(self, record: Record, new: KeyState, now_ms: int, moved: tuple[Ended, ...]) -> Request:
         """Write the rules' decision on a record: exactly the grant, a promise, or a message behind an owner."""
         old = record.state
-        change = Change(record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms)
-        if not self._stays_held(old, new):
+        change = Change(
+            record=record, new=new, shard=self.steps.shard(self.call), skew_ms=self.steps.skew_ms, moved=moved
+        )
+        if not self._stays_held(old, new, now_ms):
             return replace(change, closes=True).update(now_ms).request()
-        if self._routes(old, new):
+        if self._routes(old, new, now_ms):
             return replace(change, beside=True).update(now_ms).request()
         (place,) = (place for place, message in enumerate(old.mail) if message.id == self.message_id)
         return quick.promise(place, old.mail[place].id, self.origin)
@@ -183,29 +222,37 @@ class Claiming:
             as_ticket=self.as_ticket,
             route=self.route,
             origin=self.origin,
+            debounce=self.debounce,
+            interrupt=self.interrupt,
             skew_ms=self.steps.skew_ms,
         )
 
     def _stored(self, now_ms: int) -> Stored:
         return Stored(
-            id=self.message_id or "", body=self.body, claimed_by=self.owner, promised=self.as_ticket, stored_ms=now_ms
+            id=self.message_id or "",
+            body=self.body,
+            claimed_by=self.owner,
+            promised=self.as_ticket,
+            stored_ms=now_ms,
+            due_ms=now_ms + self.after_ms if self.after_ms else 0,
         )
 
-    def _stays_held(self, old: KeyState, new: KeyState) -> bool:
+    def _stays_held(self, old: KeyState, new: KeyState, now_ms: int) -> bool:
         """Return whether the step happens behind another owner."""
-        return new.fence == old.fence and new.owner == old.owner and new.owner not in (None, self.owner)
+        behind = new.owner != self.owner and rules.owned(old, now_ms, self.steps.skew_ms)
+        return behind and (new.owner, new.fence) == (old.owner, old.fence)
 
     def _adds(self, old: KeyState, new: KeyState) -> bool:
         """Return whether the step stores the caller's message."""
         ids = {message.id for message in old.mail}
         return self.message_id not in ids and self.message_id in {message.id for message in new.mail}
 
-    def _routes(self, old: KeyState, new: KeyState) -> bool:
-        return self._stays_held(old, new) and len(new.mail) > len(old.mail)
+    def _routes(self, old: KeyState, new: KeyState, now_ms: int) -> bool:
+        return self._stays_held(old, new, now_ms) and self._adds(old, new)
 
     def _lacks_room(self, record: Record, new: KeyState) -> bool:
         """Return whether the record lacks room for the text."""
-        if isinstance(self.body, Reference) or len(new.mail) <= len(record.state.mail):
+        if isinstance(self.body, Reference) or not self._adds(record.state, new):
             return False
         return record.number("inline_bytes") + len(self.text.encode()) > item.INLINE_BYTES_A_KEY
 

@@ -1,7 +1,7 @@
 """The stored format: how a key's state stands in items of the table, version 1 (M12).
 
 Partition key ``pk`` is ``<prefix>#<key>``; a prefix holds no ``#``, so no two keys meet in one record (R10). By the
-sort key ``sk`` there are four kinds of item::
+sort key ``sk`` there are five kinds of item::
 
     lease                the key's state, below
     body#<id>#<claim>    a message too large to stand inline, under the name of the claim that stored it:
@@ -10,6 +10,7 @@ sort key ``sk`` there are four kinds of item::
                          v, id, body, attempts, error, stored, died, fence, rank, expires_on; ref in place of body,
                          where that is in parts
     ended#<fence>#<hash> a page of traces that have left the lease item: v, ended, expires_on
+    result#<id>#<fence>  what a run returned, under the digest of its message's id: v, result, expires_on (M17)
 
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
@@ -21,11 +22,17 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
                                  and, where not false or zero, promised, attempts, due, given, error
     head_attempts _given _due    the same of mail[0], whose own count for nothing: they stand beside the list, since a
                                  claim counts the delivery of the head in the update that appends to the list
-    ended                        traces of the messages that left last, "<outcome><id><by><fence>.<at>" (R9)
-    ids recent tombs             short digests: of the ids in mail, of the handled and dead ids in ended (M5), and of
+    not_before                   "<quiet_until>:<held_until>:<reason>", zero where not set; absent where neither is, and
+                                 it may remain when both are over (M15)
+    resumed                      which call ended the last hold: evidence for a repeated one (R8)
+    stop                         the reason why the tenure should stop, or true without one (M16)
+    note                         what the run noted last, as JSON (M18)
+    ended                        traces of the messages that left last, "<outcome><id><by><fence>.<at>" (R9), and ".k"
+                                 behind it where an item holds the result, ".x" where that was too large
+    ids recent tombs             short digests: of the ids in mail, of the ids in ended that left for good (M5), and of
                                  the claims in ended whose own message failed (M3). A message is stored at once only if
                                  its id and its claim are not among them, nor among the following
-    past past_dead past_tombs    the short digests of traces in pages, handled, dead and failed, the oldest first,
+    past past_dead past_tombs    the short digests of traces in pages, dead and failed apart, the oldest first,
                                  without a separator: the last 256 of each
     spent                        dead letters that were put back or purged, and whose items may still stand (R8):
                                  "<letter>", and "<letter>.<call>" by which call
@@ -34,9 +41,11 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
     block                        present when a paused message blocks the later ones (M6)
     pauses                       the policy's pauses, separated by commas: for what dies with its run (M6)
     keyspace target request_id log_stream      the last caller, and the function to wake (M8)
-    orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored, and
-                                 since is the first moment at which they can be orphans. A renewal touches neither
-    expires_on                   whole epoch seconds, there only while no owner and no message is: cleans up (R3)
+    orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored or a hold
+                                 is, and since is the first moment at which messages can be orphans, but for a hold or
+                                 a pause of the key. A renewal touches neither
+    expires_on                   whole epoch seconds, there only while no owner and no message is: cleans up (R3), some
+                                 time after a hold is over
 
 A writer changes the attributes that it knows and leaves all others. A value that is only compared is stored as a
 digest, since every write of the item costs as much as the whole item.
@@ -62,9 +71,9 @@ from incumbent.providers.dynamodb.attributes import (
 )
 from incumbent.providers.dynamodb.bodies import KEPT_S, Reference
 from incumbent.providers.dynamodb.names import Digest, digest, short
-from incumbent.providers.dynamodb.traces import PAST, Outcome, counted, in_order, trace_of
-from incumbent.rules import Ended, KeyState, Stored, TenureEnd
-from incumbent.values import Origin
+from incumbent.providers.dynamodb.traces import PAST, counted, in_order, trace_of
+from incumbent.rules import Ended, KeyState, Outcome, Stored, TenureEnd
+from incumbent.values import FOREVER_MS, Origin
 
 INDEX = "orphans"
 
@@ -76,6 +85,7 @@ INLINE_BYTES_A_KEY = 8 * 1024
 MAX_ITEM_BYTES = 160 * 1024
 FEW = 100  # so many messages always fit: a claim that has not seen the item adds to no more of them
 AT_ONCE = 50  # and one that has seen it adds to no more than so many that came since
+NEVER_MS = FOREVER_MS  # when a key without messages can be an orphan
 IDLE_S = KEPT_S + 86_400  # a key without owner and messages: its target is known as long as its dead letters are kept
 
 DESCRIBED = ("keyspace", "target", "request_id", "log_stream")  # who asked last
@@ -139,14 +149,14 @@ class Record:
 
     def may_have_paged(self, message_id: str, claim: str) -> bool:
         """Return whether the pages may hold a trace of an id, or of a claim whose own message failed."""
-        return bool(self.past_outcomes(message_id, claim))
+        return bool(self.past_kinds(message_id, claim))
 
-    def past_outcomes(self, message_id: str, claim: str) -> list[Outcome]:
-        """Return of which outcomes the pages may hold a trace of an id, or of a claim whose own message failed."""
+    def past_kinds(self, message_id: str, claim: str) -> list[Outcome]:
+        """Return of which kinds the pages may hold a trace of an id, or of a claim whose own message failed."""
         return [
-            outcome
-            for outcome, name in PAST.items()
-            if name in self.item and short(claim if outcome == "failed" else message_id) in self.item[name]["S"]
+            kind
+            for kind, name in PAST.items()
+            if name in self.item and short(claim if kind == "failed" else message_id) in self.item[name]["S"]
         ]
 
 
@@ -190,6 +200,7 @@ def _with_pages(record: Record, paged: Mapping[str, Ended]) -> Record:
 
 def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     mail = [_stored(each["M"], names) for each in item["mail"]["L"]] if "mail" in item else []
+    quiet, held, reason = item["not_before"]["S"].split(":", 2) if "not_before" in item else ("0", "0", "")
     if mail:
         mail[0] = replace(
             mail[0],
@@ -215,6 +226,11 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
             request_id=text(item, "request_id"),
             log_stream=text(item, "log_stream"),
         ),
+        quiet_until_ms=int(quiet),
+        held_until_ms=int(held),
+        held_reason=reason if int(held) else None,
+        stop=item["stop"].get("S", "") if "stop" in item else None,
+        note=text(item, "note"),
     )
 
 
@@ -231,6 +247,22 @@ def _left(item: Item, names: Mapping[str, str]) -> TenureEnd:
 def left_text(end: TenureEnd) -> str:
     """Return how a tenure ended, in the form of ``left``."""
     return f"{end.how[0]}:{digest(end.owner)}:{digest(end.successor) if end.successor else ''}"
+
+
+def not_before_text(state: KeyState, now_ms: int = 0) -> str | None:
+    """Return what is not over by then of a hold and of a burst, in the form of ``not_before`` (M15)."""
+    quiet, held = (until if until > now_ms else 0 for until in (state.quiet_until_ms, state.held_until_ms))
+    return f"{quiet}:{held}:{(held and state.held_reason) or ''}" if quiet or held else None
+
+
+def stop_value(reason: str) -> Value:
+    """Return the value of ``stop``: not every store of this kind takes an empty text."""
+    return reason or True
+
+
+def is_held(not_before: str | None) -> bool:
+    """Return whether ``not_before`` tells of a hold, over or not."""
+    return not_before is not None and not_before.split(":", 2)[1] != "0"
 
 
 def _stored(message: Item, names: Mapping[str, str]) -> Stored:

@@ -8,6 +8,7 @@ LEASE = "lease"
 BODY = "body#"
 DEAD = "dead#"
 ENDED = "ended#"
+RESULT = "result#"
 
 SHARDS = 8
 SHORT = 3  # characters of a short digest
@@ -72,3 +73,8 @@ def dead_names(message_id: str) -> str:
 def dead_name(message_id: str, letter: str) -> str:
     """Return the sort key of a dead letter."""
     return f"{dead_names(message_id)}{letter}"
+
+
+def result_name(message_id: str, fence: int) -> str:
+    """Return the sort key of what a run returned: its own for each id and tenure."""
+    return f"{RESULT}{digest(message_id)}#{fence:020d}"

@@ -1,9 +1,9 @@
 """The DynamoDB provider: each call is one conditional update. If refused, the rules decide on the shown record."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
@@ -13,11 +13,19 @@ from incumbent.providers.dynamodb import archive, quick
 from incumbent.providers.dynamodb.bodies import WHY_GONE
 from incumbent.providers.dynamodb.claiming import Claiming
 from incumbent.providers.dynamodb.client import Clients
+from incumbent.providers.dynamodb.control import Controls, status
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.settling import Settling
-from incumbent.providers.dynamodb.steps import Step, Steps, When, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.steps import Step, Steps, When, due_in_ms, expires_in_ms, until, waiting
 from incumbent.providers.dynamodb.table import Table, TableCall
-from incumbent.providers.shared import check_claim, check_settle, stored_message
+from incumbent.providers.shared import (
+    check_claim,
+    check_note,
+    check_reason,
+    check_settle,
+    kept_results,
+    stored_message,
+)
 from incumbent.providers.unreadable import claim_readable, go_on_readable, readable
 from incumbent.rules import KeyState
 from incumbent.validation import (
@@ -35,13 +43,15 @@ from incumbent.values import (
     Claim,
     Continued,
     DeadLetter,
+    Debounce,
     Failure,
     Message,
-    MessageState,
     Origin,
     Orphan,
     Policy,
     Released,
+    Status,
+    Taken,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +63,7 @@ _MAX_PREFIX_BYTES = 255
 _MAX_SKEW_MS = 60_000
 
 
-class DynamoDBProvider:
+class DynamoDBProvider(Controls):
     """Leases and mailboxes in one DynamoDB table; ``template.yaml`` describes it.
 
     ``client`` is a low-level client, which keeps its settings; requests that it repeats count as repeated (R9).
@@ -72,6 +82,11 @@ class DynamoDBProvider:
     an answer and what follows from it; three more for a message whose body cannot be read. A body over 2 KiB, or
     without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it; above 384 KiB, for each
     384 KiB.
+
+    Of control, two for ``hold``, a ``stop`` that names no fence, a ``resume`` and a ``cancel`` that find something,
+    a claim on a key that was held or waited for quiet, or with ``after_ms`` or ``debounce``, and a settle that holds or
+    whose tenure is marked; one more to keep a result, and to find it. ``keys`` reads the orphans' index and the records
+    of all keys in it, so it needs the rights of ``orphans``.
 
     Nothing is kept between calls but the client.
 
@@ -129,7 +144,8 @@ class DynamoDBProvider:
         step = self._steps.step(call, self._table.update(call, first), rule)
         answer = step.answer
         if isinstance(step.said, rules.Held):
-            return Acquisition(acquired=False, owner=step.said.owner, expires_in_ms=expires_in_ms(answer))
+            held_ms = due_in_ms(answer, step.said.expires_ms) if step.said.owner is None else expires_in_ms(answer)
+            return Acquisition(acquired=False, owner=step.said.owner, expires_in_ms=held_ms)
         return Acquisition(
             acquired=True,
             owner=owner,
@@ -193,6 +209,9 @@ class DynamoDBProvider:
         route: bool = True,
         origin: Origin | None = None,
         policy: Policy = DEFAULT_POLICY,
+        after_ms: int = 0,
+        debounce: Debounce | None = None,
+        interrupt: bool = False,
     ) -> Claim:
         """Store the message and try to own the key, in one step (M1)."""
         return claim_readable(
@@ -206,6 +225,9 @@ class DynamoDBProvider:
                 route=route,
                 origin=origin,
                 policy=policy,
+                after_ms=after_ms,
+                debounce=debounce,
+                interrupt=interrupt,
             ),
             functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy, give_up_at=None),
             message,
@@ -223,8 +245,13 @@ class DynamoDBProvider:
         route: bool,
         origin: Origin | None,
         policy: Policy,
+        after_ms: int,
+        debounce: Debounce | None,
+        interrupt: bool,
     ) -> Claim:
-        text = check_claim(key, owner, ttl_ms, message, ticket=ticket, policy=policy)
+        text = check_claim(
+            key, owner, ttl_ms, message, ticket=ticket, policy=policy, after_ms=after_ms, debounce=debounce
+        )
         names = [owner, *([] if ticket is None else [ticket]), *([] if message is None else [message.id])]
         return Claiming(
             steps=self._steps,
@@ -238,6 +265,9 @@ class DynamoDBProvider:
             as_ticket=as_ticket,
             route=route,
             origin=origin,
+            after_ms=0 if message is None else after_ms,
+            debounce=None if message is None else debounce,
+            interrupt=interrupt,
         ).carry_out()
 
     def settle(
@@ -253,6 +283,10 @@ class DynamoDBProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy = DEFAULT_POLICY,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
@@ -268,6 +302,10 @@ class DynamoDBProvider:
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            stopped=stopped,
+            results=results,
+            hold_ms=hold_ms,
+            hold_reason=hold_reason,
             fence=fence,
             give_up_at=give_up_at,
         )
@@ -287,9 +325,15 @@ class DynamoDBProvider:
         next_owner: str | None = None,
         ticket: str | None = None,
         policy: Policy,
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         fence: int | None,
         give_up_at: Moment | None,
     ) -> Released | Continued:
+        kept = kept_results(key, handled, results, policy)
+        reason = check_reason(key, hold_reason)
         ids = check_settle(
             key,
             owner,
@@ -298,6 +342,8 @@ class DynamoDBProvider:
             failed=failed,
             dropped=dropped,
             deferred=deferred,
+            stopped=stopped,
+            hold_ms=hold_ms,
             next_owner=next_owner,
             ticket=ticket,
             fence=fence,
@@ -315,16 +361,28 @@ class DynamoDBProvider:
             next_owner=next_owner,
             ticket=ticket,
             policy=policy,
+            stopped=stopped,
+            results=kept,
+            hold_ms=hold_ms,
+            hold_reason=reason,
             fence=fence,
         ).carry_out()
 
     def beat(
-        self, key: str, owner: str, ttl_ms: int, *, fence: int | None = None, give_up_at: Moment | None = None
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        *,
+        note: Any = None,
+        fence: int | None = None,
+        give_up_at: Moment | None = None,
     ) -> Beat:
         """Renew the lease (R4) and report how many messages wait."""
         check_lease(key, owner, ttl_ms, fence)
+        noted = check_note(key, note)
         call = self._steps.call("beat", key, owner, ttl_ms=ttl_ms, give_up_at=give_up_at)
-        step = self._renew(call, owner, ttl_ms, fence, shows=True)
+        step = self._renew(call, owner, ttl_ms, fence, shows=True, note=noted)
         if step.said == "lost":
             raise self._steps.lost(call, owner, step.answer)
         return Beat(
@@ -332,6 +390,7 @@ class DynamoDBProvider:
             waiting=waiting(step.answer),
             expires_in_ms=expires_in_ms(step.answer),
             deadline=until(step.answer, ttl_ms),
+            stop=step.answer.record.state.stop,
         )
 
     def take(
@@ -343,7 +402,7 @@ class DynamoDBProvider:
         have: Sequence[str] = (),
         fence: int | None = None,
         give_up_at: Moment | None = None,
-    ) -> Sequence[Message]:
+    ) -> Taken:
         """Renew the lease and take all due messages that were never delivered (M6).
 
         The first request renews and shows what waits, a second one delivers it.
@@ -359,7 +418,7 @@ class DynamoDBProvider:
         if step.said == "lost":
             raise self._steps.lost(call, owner, step.answer)
         given = [stored for stored in rules.given(step.answer.record.state) if stored.id not in have]
-        return readable(self._steps.messages(call, given))
+        return Taken(readable(self._steps.messages(call, given)), step.answer.record.state.stop)
 
     def peek(self, key: str) -> Sequence[Message]:
         """Return all stored messages, oldest first.
@@ -391,12 +450,11 @@ class DynamoDBProvider:
 
     # --- the archive
 
-    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> MessageState | None:
-        """Return the state of a message id, or ``None`` if it is not known (M5)."""
+    def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
+        """Return what is known of a message id (M5, M17). A result costs a read more."""
         check_message_id(message_id, check_key(key))
         call = self._steps.call("find", key, message_id)
-        answer = self._steps.remember(call, self._table.read(call), message_id)
-        return rules.state_of(answer.record.state, message_id, answer.now_ms, policy.window_ms, self._steps.skew_ms)
+        return status(self._steps, call, self._table.read(call), message_id, policy)
 
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """List the dead letters of one key, or of all keys, which reads the whole table (M6).
@@ -418,13 +476,13 @@ class DynamoDBProvider:
     # --- parts
 
     def _renew(
-        self, call: TableCall, owner: str, ttl_ms: int, fence: int | None, *, shows: bool
+        self, call: TableCall, owner: str, ttl_ms: int, fence: int | None, *, shows: bool, note: str | None = None
     ) -> Step[rules.Granted | rules.Lost]:
         def first(now_ms: int) -> tuple[Request, rules.Granted | rules.Lost]:
             granted = rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
-            return quick.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, shows=shows), granted
+            return quick.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, shows=shows, note=note), granted
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
-            return rules.renew(state, when.now_ms, owner, ttl_ms, fence)
+            return rules.renew(state, when.now_ms, owner, ttl_ms, fence, note=note)
 
         return self._steps.step(call, self._table.update(call, first), rule, held=True)

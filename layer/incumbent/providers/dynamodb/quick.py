@@ -12,8 +12,8 @@ from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typed
 from incumbent.providers.dynamodb.expression import Request, Update
 from incumbent.providers.dynamodb.names import digest, short
-from incumbent.providers.dynamodb.traces import PAST, Outcome, trace_text
-from incumbent.rules import BEYOND, Ended, Stored, TenureEnd, kept_pauses
+from incumbent.providers.dynamodb.traces import PAST, trace_text
+from incumbent.rules import BEYOND, Ended, Outcome, Stored, TenureEnd, kept_pauses
 from incumbent.values import Origin, Policy
 
 _DESCRIBED = tuple((name, f":{name}") for name in item.DESCRIBED)
@@ -32,7 +32,7 @@ def _number(value: int) -> Typed:
 
 
 def acquire(owner: str, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Request:
-    """R2: free or expired, by the strangers' edge, and no message died with its run (M6)."""
+    """R2: free or expired, by the strangers' edge, not held (M15), and no message died with its run (M6)."""
     return _acquire().fill(_granting(owner, ttl_ms, now_ms, skew_ms))
 
 
@@ -41,28 +41,34 @@ def _acquire() -> Request:
     update = Update()
     _when_ours(update)
     update.when(_free(update))
+    update.when_absent("not_before")
     _when_head_is_fresh(update)
     _grant(update)
     return update.request("UPDATED_NEW")
 
 
-def renew(owner: str, fence: int | None, *, ttl_ms: int, now_ms: int, shows: bool) -> Request:
+def renew(owner: str, fence: int | None, *, ttl_ms: int, now_ms: int, shows: bool, note: str | None = None) -> Request:
     """Extend a live lease, and never bring its expiry forward (R4). ``shows``: answer with the record."""
     values = {":until": _number(now_ms + ttl_ms)}
-    return _renew(fenced=fence is not None, shows=shows).fill(values | _holding(owner, fence, now_ms))
+    if note is not None:
+        values[":note"] = _text(note)
+    request = _renew(fenced=fence is not None, shows=shows, notes=note is not None)
+    return request.fill(values | _holding(owner, fence, now_ms))
 
 
 @cache
-def _renew(*, fenced: bool, shows: bool) -> Request:
+def _renew(*, fenced: bool, shows: bool, notes: bool) -> Request:
     update = Update()
     _when_held(update, fenced=fenced)
     update.when(f"{update.name('expires_at')} <= :until")
     update.set_to(":until", "expires_at")
+    if notes:
+        update.set_to(":note", "note")
     return update.request("ALL_NEW" if shows else "NONE")
 
 
 def release(owner: str, *, now_ms: int) -> Request:
-    """Free the key (R5) if no message is stored, since then TTL may delete the record."""
+    """Free the key (R5) if no message is stored and no hold is, since then TTL may delete the record."""
     left = TenureEnd(how="released", owner=owner, successor=None, fence=_NO_FENCE)
     return _release().fill(_holding(owner, None, now_ms) | _freeing(left, now_ms))
 
@@ -106,6 +112,8 @@ def _transfer() -> Request:
         ("orphan_since", ":edge"),
     ):
         update.set_to(slot, name)
+    for name in ("stop", "note"):
+        update.remove(name)
     return update.request("NONE")
 
 
@@ -125,7 +133,7 @@ def claim(
     now_ms: int,
     skew_ms: int,
 ) -> Request:
-    """M1 on a free key with nothing odd: the id unknown, the head never delivered (M6).
+    """M1 on a free key with nothing odd: the id unknown, the head never delivered (M6), the key not held (M15).
 
     The head, which may be the message itself, is delivered in the same update. Without a message the key is taken only
     if one is stored, or from its ticket (M9).
@@ -163,6 +171,7 @@ def _claim(
         owned, until = update.name("lease_owner"), update.name("expires_at")
         free = f"({free}) OR ({owned} = :ticket AND {until} > :free)"
     update.when(free)
+    update.when_absent("not_before")
     _when_claim_has_not_failed(update)
     _when_head_is_fresh(update)
     if not as_ticket:
@@ -248,8 +257,8 @@ def settle(
 ) -> Request:
     """M2 where the only message is the one that is named, and its owner stored it itself: free the key.
 
-    Its body is in the record, and there is room for its trace among ``inline`` ones. ``failed``: it is dropped, as it
-    is not promised (M3).
+    Its body is in the record, there is room for its trace among ``inline`` ones, and there is neither a mark (M16) nor
+    a hold (M15). ``failed``: it is dropped, as it is not promised (M3).
     """
     trace = Ended(id=message_id, outcome=outcome, claimed_by=owner, fence=fence, at_ms=now_ms)
     left = TenureEnd(how="settled", owner=owner, successor=None, fence=fence)
@@ -277,6 +286,7 @@ def _settle(*, drops: bool, block: bool, pauses: bool, inline: int) -> Request:
     update.when(f"{update.name('mail', 0, 'by')} = :by")
     update.when_absent("mail", 0, "ref")
     update.when_absent("mail", 1)
+    update.when_absent("stop")
     if drops:
         update.when_absent("mail", 0, "promised")
     ended = update.name("ended")
@@ -291,6 +301,26 @@ def _settle(*, drops: bool, block: bool, pauses: bool, inline: int) -> Request:
         update.set_to(":pauses", "pauses")
     else:
         update.remove("pauses")
+    return update.request("NONE")
+
+
+# --- control
+
+
+def stop(fence: int, reason: str, *, now_ms: int, skew_ms: int) -> Request:
+    """Mark the tenure of the fence while it is live, as others see it (M16). The first reason stands."""
+    reason_value = typed(item.stop_value(reason))
+    return _stop().fill({":free": _number(now_ms - skew_ms), ":reason": reason_value, ":fence": _number(fence)})
+
+
+@cache
+def _stop() -> Request:
+    update = Update()
+    update.when_is(VERSION, "v")
+    update.when_there("lease_owner")
+    update.when(f"{update.name('expires_at')} > :free")
+    update.when(f"{update.name('fence')} = :fence")
+    update.set_to(f"if_not_exists({update.name('stop')}, :reason)", "stop")
     return update.request("NONE")
 
 
@@ -347,7 +377,7 @@ def _grant(update: Update) -> None:
         ("orphan_since", ":edge"),
     ):
         update.set_to(slot, name)
-    for name in ("left", "left_fence", "expires_on"):
+    for name in ("left", "left_fence", "expires_on", "stop", "note"):
         update.remove(name)
 
 
@@ -363,13 +393,15 @@ def _granting(owner: str, ttl_ms: int, now_ms: int, skew_ms: int) -> dict[str, T
 
 
 def _free_key(update: Update) -> None:
-    """Free the key, which has no message: TTL may delete its record one day."""
+    """Free the key, which has no message and no hold: TTL may delete its record one day."""
+    update.when_absent("not_before")
     update.set_to(":left", "left")
     update.set_to(update.name("fence"), "left_fence")
     for name in ("expires_at", "since", "orphan_since"):
         update.set_to(":now", name)
     update.set_to(":ttl", "expires_on")
-    update.remove("lease_owner")
+    for name in ("lease_owner", "stop", "note"):
+        update.remove(name)
 
 
 def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:

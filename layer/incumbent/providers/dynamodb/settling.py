@@ -6,17 +6,18 @@
        refused                the refusal shows the record
     2  the exact settle       all else, on the record that was shown or, where a quick one could not help, read
 
-A settle that finds the record full of traces moves them into a page, which is a put more.
+A settle that finds the record full of traces moves them into a page, which is a put more. So is each result that is
+kept (M17).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from incumbent import rules
 from incumbent.providers.dynamodb import quick
 from incumbent.providers.dynamodb.expression import Request
-from incumbent.providers.dynamodb.steps import Steps, When, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.steps import Steps, When, due_in_ms, expires_in_ms, until, waiting
 from incumbent.providers.dynamodb.table import Answer, TableCall
 from incumbent.rules import KeyState
 from incumbent.values import Continued, Failure, Policy, Released
@@ -39,6 +40,10 @@ class Settling:
     next_owner: str | None
     ticket: str | None
     policy: Policy
+    stopped: Sequence[str]
+    results: Mapping[str, str]
+    hold_ms: int
+    hold_reason: str
     fence: int | None
 
     def carry_out(self) -> Released | Continued:
@@ -62,10 +67,16 @@ class Settling:
                     waiting=waiting(answer),
                     expires_in_ms=expires_in_ms(answer),
                     deadline=until(answer, self.ttl_ms),
+                    stop=granted.stop,
                     dead_lettered=answer.dead_lettered,
                 )
-            case rules.Freed():
-                return Released(remaining=len(answer.record.state.mail), dead_lettered=answer.dead_lettered)
+            case rules.Freed() as freed:
+                return Released(
+                    remaining=len(answer.record.state.mail),
+                    due_in_ms=due_in_ms(answer, freed.due_ms),
+                    stop=freed.stop,
+                    dead_lettered=answer.dead_lettered,
+                )
             case "lost":
                 raise self.steps.lost(self.call, self.owner, answer)
             case _:
@@ -75,18 +86,22 @@ class Settling:
     def _successor(self) -> str | None:
         return self.next_owner or self.ticket
 
+    @property
+    def _finished(self) -> list[str]:
+        return [*self.handled, *self.stopped, *(failure.id for failure in self.dropped)]
+
     def _first(self) -> Answer[Said]:
         """Try the quick settle if it may do, else read the record."""
-        ids = [*self.handled, *(failure.id for failure in self.dropped)]
-        if self.fence is None or len(ids) != 1 or self.failed or self.deferred:
+        others = self.failed or self.deferred or self.results or self.hold_ms
+        if self.fence is None or len(self._finished) != 1 or others:
             return self.steps.table.read(self.call)
         return self.steps.table.update(self.call, self._quick)
 
     def _quick(self, now_ms: int) -> tuple[Request, Said]:
         request = quick.settle(
             self.owner,
-            self.handled[0] if self.handled else self.dropped[0].id,
-            "handled" if self.handled else "failed",
+            self._finished[0],
+            "handled" if self.handled else "stopped" if self.stopped else "failed",
             fence=self.fence or 0,
             policy=self.policy,
             inline=self.steps.inline_traces,
@@ -105,6 +120,10 @@ class Settling:
             dropped=self.dropped,
             deferred=self.deferred,
             policy=self.policy,
+            stopped=self.stopped,
+            results=self.results,
+            hold_ms=self.hold_ms,
+            hold_reason=self.hold_reason,
             next_owner=self.next_owner,
             ticket=self.ticket,
             fence=self.fence,
@@ -115,7 +134,7 @@ class Settling:
         """Look also at the traces in pages, before an earlier try counts as unknown (R9)."""
         if said != "unknown":
             return said
-        for message_id in (*self.handled, *(failure.id for failure in self.dropped)):
+        for message_id in self._finished:
             record = self.steps.remember(self.call, answer, message_id, self.owner).record
             said = self._rule(record.state, When(answer.now_ms, repeated=True))[1]
             if said != "unknown":

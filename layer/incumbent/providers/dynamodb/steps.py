@@ -16,7 +16,7 @@ from incumbent.providers.dynamodb.change import Change
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.item import Record
 from incumbent.providers.dynamodb.letters import dead_item
-from incumbent.providers.dynamodb.names import ENDED, dead_name, digest, partition, shard_of
+from incumbent.providers.dynamodb.names import ENDED, dead_name, digest, partition, result_name, shard_of
 from incumbent.providers.dynamodb.table import Answer, Table, TableCall
 from incumbent.providers.shared import dead_message, in_doubt, lease_lost, stored_message
 from incumbent.rules import Ended, KeyState, Stored
@@ -38,8 +38,8 @@ class When:
 
 # The rules' decision on a state.
 Rule: TypeAlias = Callable[[KeyState, When], tuple[KeyState, A]]
-# How the step from a record to a state is written, at a time.
-Write: TypeAlias = Callable[[Record, KeyState, int], Request]
+# How the step from a record to a state is written, at a time; the last are traces that a page holds now.
+Write: TypeAlias = Callable[[Record, KeyState, int, tuple[Ended, ...]], Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +79,15 @@ class Steps:
         *,
         held: bool = False,
         closes: bool = False,
+        beside: bool = False,
         window_ms: int | None = None,
         write: Write | None = None,
     ) -> Step[A]:
         """Decide on the shown record and write the decision, again after each refusal.
 
         A step that changes nothing writes nothing. An answer that was applied already, with the rules' answer, ends the
-        step. ``held`` and ``closes`` are those of ``Change``, unless ``write`` writes the decision. With ``window_ms``,
-        which a settle knows, traces may move into a page. Raises ``LeaseUnavailable`` when other writes came first too
-        often.
+        step. ``held``, ``closes`` and ``beside`` are those of ``Change``, unless ``write`` writes the decision. With
+        ``window_ms``, traces may move into a page. Raises ``LeaseUnavailable`` when other writes came first too often.
         """
         for _ in range(MAX_ROUNDS):
             if shown.applied and shown.said is not None:
@@ -95,7 +95,9 @@ class Steps:
             new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated))
             if new == shown.record.state:
                 return Step(said=said, answer=shown)
-            shown = self.attempt(call, shown, rule, held=held, closes=closes, window_ms=window_ms, write=write)
+            shown = self.attempt(
+                call, shown, rule, held=held, closes=closes, beside=beside, window_ms=window_ms, write=write
+            )
         raise contended(call)
 
     def attempt(
@@ -106,15 +108,20 @@ class Steps:
         *,
         held: bool = False,
         closes: bool = False,
+        beside: bool = False,
         window_ms: int | None = None,
         write: Write | None = None,
     ) -> Answer[A]:
-        """Write once the rules' decision on the shown record: pages and dead letters before it, large bodies after."""
+        """Write once the rules' decision on the shown record.
+
+        Pages, results and dead letters are written before it; large bodies are deleted after it.
+        """
         record, before = shown.record, shown.record.state
         decided = rule(before, When(shown.now_ms, shown.repeated))[0]
         moved = () if window_ms is None else self._moved(record, decided)
         if moved:
             self.table.put(call, traces.page_item(call.pk, moved, window_ms or 0))
+        self.put_results(call, decided.ended, window_ms or 0)
         dead = decided.dead
         texts = [self.text(call, each.id, each.body) or "null" for each in dead]
         # A body in parts stays where it is, and is the letter's.
@@ -144,7 +151,7 @@ class Steps:
             kept = {message.id for message in new.mail}
             left[:] = [message for message in before.mail if message.id not in kept]
             if write is not None:
-                return write(record, new, now_ms), said
+                return write(record, new, now_ms, moved), said
             change = Change(
                 record=record,
                 new=new,
@@ -152,6 +159,7 @@ class Steps:
                 skew_ms=self.skew_ms,
                 held=held,
                 closes=closes,
+                beside=beside,
                 moved=moved,
             )
             return change.update(now_ms).request(), said
@@ -206,12 +214,24 @@ class Steps:
         for page in pages:
             found = traces.texts_of(page, key=call.key)
             texts += found
-            counts.update(text[0] for text in found)
+            counts.update(map(traces.kind_of, found))
             if any(digest(message_id) in text or digest(claim) in text for text in found):
                 break
-            if all(counts[outcome[0]] >= rules.REMEMBERED for outcome in record.past_outcomes(message_id, claim)):
+            if all(counts[kind] >= rules.REMEMBERED for kind in record.past_kinds(message_id, claim)):
                 break
         return replace(answer, record=item.decode(record.item, key=call.key, names=call.names, pages=texts))
+
+    def put_results(self, call: TableCall, ended: Iterable[Ended], window_ms: int) -> None:
+        """Store what runs returned, where it is kept, before their traces say so (M17)."""
+        for trace in ended:
+            if trace.result and not isinstance(trace.result, traces.ResultElsewhere):
+                self.table.put(call, traces.result_item(call.pk, trace, window_ms))
+
+    def result(self, call: TableCall, trace: Ended) -> str | None:
+        """Return what a run returned, empty if it was too large to keep; ``None`` if it is not kept (M17)."""
+        if not isinstance(trace.result, traces.ResultElsewhere):
+            return trace.result
+        return traces.result_of(self.table.get(call, result_name(trace.id, trace.fence)), key=call.key)
 
     def sweep_bodies(self, call: TableCall, messages: Iterable[Stored], record: Record) -> None:
         """Delete the large bodies of messages that a record no longer holds."""
@@ -295,6 +315,11 @@ def until(answer: Answer[A], ttl_ms: int) -> Moment:
 def expires_in_ms(answer: Answer[A]) -> int:
     """Return how long the lease in the record lives, from the sending on; 0 while other callers wait out the skew."""
     return max(0, answer.record.state.expires_ms - answer.now_ms)
+
+
+def due_in_ms(answer: Answer[A], at_ms: int | None) -> int | None:
+    """Return how long after the sending a key can be granted."""
+    return None if at_ms is None else max(0, at_ms - answer.now_ms)
 
 
 def waiting(answer: Answer[A]) -> int:

@@ -8,41 +8,67 @@ they do not show was never seen, and no page is read; what they show is decided 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from incumbent.errors import StoredFormatUnknown
 from incumbent.providers.dynamodb.attributes import VERSION, Item, Value, check_version, seconds, text, typed
-from incumbent.providers.dynamodb.names import ENDED, SHORT, Digest, digest, short
-from incumbent.rules import REMEMBERED, Ended
-
-Outcome = Literal["handled", "dead", "failed"]
+from incumbent.providers.dynamodb.names import ENDED, SHORT, Digest, digest, result_name, short
+from incumbent.rules import KINDS, REMEMBERED, Ended, Outcome
 
 MAX_INLINE = 10  # traces in the lease item; only a settle of more messages at once leaves more
-PAST: Mapping[Outcome, str] = {"handled": "past", "dead": "past_dead", "failed": "past_tombs"}
+PAST: Mapping[Outcome, str] = {"handled": "past", "dead": "past_dead", "failed": "past_tombs"}  # by kind
 
-_OUTCOMES: Mapping[str, Outcome] = {"h": "handled", "d": "dead", "f": "failed"}
+_LETTERS: Mapping[Outcome, str] = {
+    "handled": "h",
+    "dead": "d",
+    "failed": "f",
+    "stopped": "s",
+    "cancelled": "c",
+    "superseded": "r",
+}
+_OUTCOMES: Mapping[str, Outcome] = {letter: outcome for outcome, letter in _LETTERS.items()}
+_TOO_LARGE = "x"
+_KEPT = "k"
 _DIGEST = len(digest(""))
 _NO_CLAIM = "." * _DIGEST
 _SPARE_S = 3_600  # a page outlives its window by so much
 
 
+class ResultElsewhere(str):
+    """In place of a result's text: it stands in an item of its own (M17)."""
+
+    __slots__ = ()
+
+
 def trace_text(trace: Ended) -> str:
-    """Return a trace as it is stored: outcome, digests of id and claim, fence, a dot, time."""
+    """Return a trace as it is stored: outcome, digests of id and claim, fence, a dot, time.
+
+    Where a result was to be kept, a dot follows and whether it stands in an item of its own or was too large (M17).
+    """
     claim = digest(trace.claimed_by) if trace.claimed_by else _NO_CLAIM
-    return f"{trace.outcome[0]}{digest(trace.id)}{claim}{trace.fence:x}.{trace.at_ms:x}"
+    text = f"{_LETTERS[trace.outcome]}{digest(trace.id)}{claim}{trace.fence:x}.{trace.at_ms:x}"
+    if trace.result is None:
+        return text
+    return f"{text}.{_KEPT if trace.result else _TOO_LARGE}"
 
 
 def trace_of(stored: str, names: Mapping[str, str]) -> Ended:
     """Read a trace. Digests of the given names become names again."""
     message_id, claim = stored[1 : 1 + _DIGEST], stored[1 + _DIGEST : 1 + 2 * _DIGEST]
-    fence, at_ms = stored[1 + 2 * _DIGEST :].split(".")
+    fence, at_ms, *result = stored[1 + 2 * _DIGEST :].split(".")
     return Ended(
         id=names.get(message_id) or Digest(message_id),
         outcome=_OUTCOMES[stored[0]],
         claimed_by="" if claim == _NO_CLAIM else names.get(claim) or Digest(claim),
         fence=int(fence, 16),
         at_ms=int(at_ms, 16),
+        result=None if not result else ResultElsewhere(_KEPT) if result == [_KEPT] else "",
     )
+
+
+def kind_of(stored: str) -> Outcome:
+    """Return the kind of a stored trace: what is remembered together (M5)."""
+    return KINDS[_OUTCOMES[stored[0]]]
 
 
 def in_order(traces: Iterable[Ended]) -> tuple[Ended, ...]:
@@ -51,18 +77,18 @@ def in_order(traces: Iterable[Ended]) -> tuple[Ended, ...]:
 
 
 def counted(traces: Sequence[Ended]) -> tuple[Ended, ...]:
-    """Return the last traces of each outcome, as many as are remembered (M5)."""
+    """Return the last traces of each kind, as many as are remembered (M5)."""
     counts: Counter[str] = Counter()
     kept: list[Ended] = []
     for trace in reversed(traces):
-        counts[trace.outcome] += 1
-        if counts[trace.outcome] <= REMEMBERED:
+        counts[KINDS[trace.outcome]] += 1
+        if counts[KINDS[trace.outcome]] <= REMEMBERED:
             kept.append(trace)
     return tuple(reversed(kept))
 
 
 def recent(traces: Iterable[Ended]) -> frozenset[str]:
-    """Return the value of ``recent``: short digests of handled and dead ids (M5)."""
+    """Return the value of ``recent``: short digests of ids that left for good (M5)."""
     return frozenset(short(trace.id) for trace in traces if trace.outcome != "failed")
 
 
@@ -71,9 +97,9 @@ def tombs(traces: Iterable[Ended]) -> frozenset[str]:
     return frozenset(short(trace.claimed_by) for trace in traces if trace.outcome == "failed")
 
 
-def past(before: str, moved: Iterable[Ended], outcome: Outcome) -> str:
+def past(before: str, moved: Iterable[Ended], of: Outcome) -> str:
     """Return what ``past``, ``past_dead`` or ``past_tombs`` becomes when traces move into a page."""
-    names = (each.claimed_by if outcome == "failed" else each.id for each in moved if each.outcome == outcome)
+    names = (each.claimed_by if of == "failed" else each.id for each in moved if KINDS[each.outcome] == of)
     return (before + "".join(map(short, names)))[-REMEMBERED * SHORT :]
 
 
@@ -100,3 +126,26 @@ def texts_of(page: Item, *, key: str) -> list[str]:
     if found is None:
         raise StoredFormatUnknown(f"page {page['sk']['S']!r} of key {key!r} holds no traces", key=key)
     return found.split(" ")
+
+
+# --- results
+
+
+def result_item(pk: str, trace: Ended, window_ms: int) -> dict[str, Any]:
+    """Make the item of what a run returned (M17). Its name is that of its message and tenure."""
+    found: dict[str, Value] = {
+        "pk": pk,
+        "sk": result_name(trace.id, trace.fence),
+        "v": VERSION,
+        "result": trace.result or "",
+        "expires_on": seconds(trace.at_ms + window_ms) + _SPARE_S,
+    }
+    return {name: typed(value) for name, value in found.items()}
+
+
+def result_of(item: Item | None, *, key: str) -> str | None:
+    """Return the text of a result; ``None`` if TTL has deleted it. Raises ``StoredFormatUnknown`` (M12)."""
+    if item is None:
+        return None
+    check_version(item, key=key)
+    return text(item, "result") if "S" in item.get("result", {}) else None
