@@ -35,6 +35,7 @@ REQUESTS = (
     *(f"redeem.request-1.{side}" for side in ("before", "after")),
 )
 SWEEPS = ("sweep.wake.before", "sweep.wake.after", "sweep.before", "sweep.after")
+HOLDING = ("settle.before", "settle.after")  # whose first run holds the key (M15)
 DEADLY = (
     "settle.before",
     "settle.after",
@@ -55,14 +56,14 @@ class Matrix:
         self.keys: dict[str, str] = {}
         self.left: dict[str, Path] = {}
 
-    def begin(self, point: str, *, deadly: bool = False) -> str:
+    def begin(self, point: str, *, deadly: bool = False, holding: bool = False) -> str:
         """Send the first of three messages, to be killed at the point; return the cell's key."""
-        key = f"{'deadly.' if deadly else ''}{point}"
+        key = f"{'deadly.' if deadly else ''}{'holding.' if holding else ''}{point}"
         self.keys[key] = point
         self.left[key] = self.asked / f"w!{key}"
         self.left[key].write_text(point, encoding="utf-8")
         ms = 900 if "beat" in point else 0
-        first = {"key": key, "id": f"{key}:1", "ms": ms, "takes": "take" in point, "first": True}
+        first = {"key": key, "id": f"{key}:1", "ms": ms, "takes": "take" in point, "first": True, "holds": holding}
         self.cloud.submit("WorkerFunction", first, asynchronous=True, label=str(first["id"]))
         return key
 
@@ -74,10 +75,10 @@ class Matrix:
             self.cloud.submit("WorkerFunction", event, asynchronous=True, label=str(event["id"])).result()
         (self.asked / f"{key}.followed").touch()
 
-    def play(self, points: list[str], *, deadly: bool = False) -> None:
+    def play(self, points: list[str], *, deadly: bool = False, holding: bool = False) -> None:
         """Four cells at a time, so that there are environments left for those who follow."""
         for some in (points[start : start + 4] for start in range(0, len(points), 4)):
-            keys = [self.begin(point, deadly=deadly) for point in some]
+            keys = [self.begin(point, deadly=deadly, holding=holding) for point in some]
             began = SYSTEM_CLOCK.now()
             while waits := [key for key in keys if not self.has_begun(key)]:
                 SYSTEM_CLOCK.sleep_ms(5)
@@ -171,11 +172,13 @@ def test_killed_at_any_step_nothing_is_lost(matrix: Matrix) -> None:
     points = [*POINTS, *(REQUESTS if matrix.store.name == "dynamodb" else ())]
     matrix.play(points)
     matrix.play(list(DEADLY if matrix.store.name == "dynamodb" else DEADLY[:2]), deadly=True)
+    matrix.play(list(HOLDING), holding=True)
     matrix.recover()
 
     # A second request is spared where a renewal, which comes when it comes, has told already what waits.
     untouched = [key for key, file in matrix.left.items() if file.exists() and "request-2" not in key]
     assert untouched == [], "points that no process ever came to"
+    assert all((matrix.asked / f"holding.{point}.held").exists() for point in HOLDING)
     told = accepted(matrix.cloud)
     dead = {letter.message.id for letter in archive(matrix.store).dead_letters(None, 1_000)}
     for key in matrix.keys:
@@ -186,10 +189,11 @@ def test_killed_at_any_step_nothing_is_lost(matrix: Matrix) -> None:
             most = 2 if number == 1 or message not in dead else 3
             assert deliveries(matrix.facts, key)[message] <= most + (key.startswith("deadly.") and number == 2)
         # What was in hand when the process died is attempt 2 and goes behind those that never ran; these keep their
-        # order (M6). Where the process died before it had stored the first message, that one came last.
+        # order (M6). Where the process died before it had stored the first message, that one came last; so did one that
+        # has held the key, if its source brought it again.
         firsts = handled(matrix.facts, key, attempt=1)
         sent = sorted(firsts)
-        stored_late = key in {"claim.before", "claim.request-1.before"}
+        stored_late = key in {"claim.before", "claim.request-1.before"} or key.startswith("holding.")
         assert firsts == sent or (stored_late and firsts == sent[1:] + sent[:1]), f"{key}: out of order"
         assert matrix.store.provider.get_lease_owner(f"w/{key}") is None
     answers = [Answer.of(invocation) for invocation in matrix.cloud.invocations]

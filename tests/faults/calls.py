@@ -5,13 +5,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
-from incumbent.values import Acquisition, Beat, Claimed, Continued, DeadLetter, Failure, Message, Orphan, Policy
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Claimed,
+    Continued,
+    DeadLetter,
+    Debounce,
+    Failure,
+    KeyStatus,
+    Message,
+    Orphan,
+    Policy,
+    Status,
+    Taken,
+)
 from tests.faults.stores import Provider
 
 KEY = "k"
 TTL_MS = 60_000
 ONCE = Policy(max_attempts=1)
 NARROW = Policy(max_pending=2)
+LATEST = Policy(keep="latest")
+KEPT = Policy(result_bytes=64)
+BURST = Debounce(quiet_ms=TTL_MS, max_ms=2 * TTL_MS)
 PATIENT = Policy(pauses_ms=(600_000,))  # what died pauses for longer than a test takes, however slow the machine is
 EVERYTHING = 1_000
 
@@ -69,6 +86,9 @@ def acquire(owner: str) -> Step:
 RUNNING = (claim("A", 1), claim("B", 2))
 # m1 and m2 wait, and nobody owns the key.
 WAITING = (*RUNNING, release("A"))
+# A runs m1, m2 waits, and the key is held from then on; or nobody owns it.
+HELD = (*RUNNING, lambda p: p.hold(KEY, for_ms=TTL_MS, reason="an incident"), release("A"))
+HELD_TICKET = (claim("T", 1, as_ticket=True), lambda p: p.hold(KEY))
 # m1 is a dead letter.
 BURIED = (claim("A", 1, policy=ONCE), settle("A", failed=[failure(1)], policy=ONCE))
 # m1 is out of attempts, still in the mailbox.
@@ -152,6 +172,64 @@ CALLS = (
     Call(name="redrive nothing", before=RUNNING, call=lambda p: p.redrive(KEY, "m9"), doubtful=True),
     Call(name="purge", before=BURIED, call=lambda p: p.purge(KEY, "m1")),
     Call(name="purge nothing", before=RUNNING, call=lambda p: p.purge(KEY, "m9")),
+    Call(name="claim for later", call=claim("A", 1, after_ms=TTL_MS)),
+    Call(name="claim for later as a ticket", call=claim("T", 1, after_ms=TTL_MS, as_ticket=True)),
+    Call(name="claim for later, routed", before=RUNNING, call=claim("C", 3, after_ms=TTL_MS)),
+    Call(name="claim when quiet", call=claim("A", 1, debounce=BURST)),
+    Call(
+        name="claim that prolongs a burst", before=(claim("A", 1, debounce=BURST),), call=claim("B", 2, debounce=BURST)
+    ),
+    Call(name="claim of a held key", before=HELD, call=claim("C", 3)),
+    Call(name="claim of a held key, of what waits", before=HELD, call=claim("C", 2)),
+    Call(name="claim of a held key, not routed", before=HELD, call=claim("C", 3, route=False)),
+    Call(name="claim of a held key, with a ticket", before=HELD_TICKET, call=claim("C", None, ticket="T"), twice=True),
+    Call(name="acquire of a held key", before=HELD, call=acquire("A")),
+    Call(name="claim that interrupts", before=RUNNING, call=claim("C", 3, interrupt=True)),
+    Call(name="claim that replaces", before=RUNNING, call=claim("C", 3, policy=LATEST), twice=True),
+    Call(name="settle stopped", before=RUNNING, call=settle("A", stopped=["m1"], next_owner="A2")),
+    Call(
+        name="settle with a result",
+        before=RUNNING,
+        call=settle("A", handled=["m1"], results={"m1": {"total": 7}}, policy=KEPT),
+    ),
+    Call(
+        name="settle with a result that is too large, on",
+        before=RUNNING,
+        call=settle("A", handled=["m1"], results={"m1": "x" * 100}, policy=KEPT, next_owner="A2"),
+    ),
+    Call(
+        name="settle and hold",
+        before=RUNNING,
+        call=settle("A", handled=["m1"], next_owner="A2", hold_ms=TTL_MS, hold_reason="it cools down"),
+    ),
+    Call(
+        name="settle of a marked tenure",
+        before=(*RUNNING, lambda p: p.stop(KEY, reason="enough")),
+        call=settle("A", handled=["m1"]),
+        twice=True,
+    ),
+    Call(name="note", before=RUNNING, call=lambda p: p.beat(KEY, "A", TTL_MS, note={"step": 3})),
+    Call(name="stop", before=RUNNING, call=lambda p: bool(p.stop(KEY, reason="enough"))),
+    Call(
+        name="stop again", before=(*RUNNING, lambda p: p.stop(KEY)), call=lambda p: bool(p.stop(KEY, reason="enough"))
+    ),
+    Call(name="stop of a free key", call=lambda p: p.stop(KEY)),
+    Call(name="stop of another tenure", before=RUNNING, call=lambda p: p.stop(KEY, fence=7)),
+    Call(name="watch", before=(*RUNNING, lambda p: p.stop(KEY, reason="why")), call=lambda p: p.watch(KEY, "A")),
+    Call(name="watch by a stranger", before=RUNNING, call=lambda p: p.watch(KEY, "C")),
+    Call(name="hold", before=RUNNING, call=lambda p: p.hold(KEY, for_ms=TTL_MS, reason="an incident")),
+    Call(name="hold without an end", call=lambda p: p.hold(KEY)),
+    Call(name="resume", before=HELD, call=lambda p: p.resume(KEY)),
+    Call(name="resume of what is not held", before=RUNNING, call=lambda p: p.resume(KEY)),
+    Call(name="cancel", before=RUNNING, call=lambda p: p.cancel(KEY, "m2")),
+    Call(name="cancel of what runs", before=RUNNING, call=lambda p: p.cancel(KEY, "m1")),
+    Call(
+        name="cancel of a large body", before=(*RUNNING, claim("C", 3, size=20_000)), call=lambda p: p.cancel(KEY, "m3")
+    ),
+    Call(name="cancel of the last", before=(claim("A", 1), release("A")), call=lambda p: p.cancel(KEY, "m1")),
+    Call(name="cancel nothing", before=RUNNING, call=lambda p: p.cancel(KEY, "m9")),
+    Call(name="show", before=HELD, call=lambda p: p.show(KEY, events=True)),
+    Call(name="keys", before=HELD, call=lambda p: [each for each in p.keys(EVERYTHING) if each.key == KEY]),
 )
 
 
@@ -168,15 +246,24 @@ def ask(step: Step, provider: Provider) -> Any:
         return type(refusal), getattr(refusal, "holder", None)
 
 
-def bare(said: Any) -> Any:
+def bare(said: Any) -> Any:  # noqa: C901 - each kind of answer
     """An answer without what differs from key to key and from moment to moment: fences and times."""
     match said:
         case Acquisition():
             return said.acquired, said.owner
         case Claimed() | Continued():
-            return type(said), said.owner, bare(said.messages), said.waiting
+            return type(said), said.owner, bare(said.messages), said.waiting, getattr(said, "stop", None)
         case Beat():
-            return said.waiting
+            return said.waiting, said.stop
+        case Taken():
+            return [bare(each) for each in said], said.stop
+        case Status():
+            known = replace(said, stored_at_ms=0, due_at_ms=0, left_at_ms=0, fence=0)
+            return known, said.fence is None, said.left_at_ms is None
+        case KeyStatus():
+            key = replace(said, fence=0, since_ms=0, expires_in_ms=0, held_until_ms=0, quiet_until_ms=0)
+            held = said.fence is None, said.held_until_ms is None, said.quiet_until_ms is None
+            return replace(key, running=(), waiting=()), held, bare(said.running), bare(said.waiting)
         case Message():
             return replace(said, stored_at_ms=0, due_at_ms=0), said.due_at_ms > 0
         case DeadLetter():
@@ -198,10 +285,11 @@ def fence_of(said: Any) -> int | None:
 
 
 def look(provider: Provider) -> Any:
-    """What can be seen of the key: its owner, its messages, the traces of the first, its dead letters."""
+    """What can be seen of the key: its owner, messages, holds and marks, the traces of some, its dead letters."""
     return [
         provider.get_lease_owner(KEY),
         bare(provider.peek(KEY)),
-        provider.find(KEY, "m1"),
+        bare(provider.show(KEY)),
+        *(bare(provider.find(KEY, f"m{number}")) for number in (1, 2, 3)),
         bare(list(provider.dead_letters(KEY, EVERYTHING))),
     ]

@@ -10,7 +10,7 @@ import boto3
 from botocore.config import Config
 
 from incumbent.clock import Clock, SystemClock
-from incumbent.contract import Archive, LeaseProvider, Mailbox
+from incumbent.contract import Archive, Control, LeaseProvider, Mailbox
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.proxy import HTTP, RESP, Network, fault_proxy
@@ -22,7 +22,7 @@ SILENCE_MS = 250
 _PATIENCE_MS = 10_000  # a machine that is busy may need longer than the silence that a test waits for
 
 
-class Provider(LeaseProvider, Mailbox, Archive, Protocol):
+class Provider(LeaseProvider, Mailbox, Archive, Control, Protocol):
     """All that a backend can do."""
 
 

@@ -40,7 +40,15 @@ CALLS: dict[str, Callable[[Provider], object]] = {
     "dead letters": lambda p: list(p.dead_letters(None, 10)),
     "purge": lambda p: p.purge(KEY, "m1"),
     "redrive": lambda p: p.redrive(KEY, "m1"),
+    "stop": lambda p: p.stop(KEY),
+    "watch": lambda p: p.watch(KEY, "A"),
+    "hold": lambda p: p.hold(KEY),
+    "resume": lambda p: p.resume(KEY),
+    "cancel": lambda p: p.cancel(KEY, "m1"),
+    "show": lambda p: p.show(KEY),
+    "keys": lambda p: list(p.keys(10)),
 }
+LISTINGS = ("orphans", "dead letters", "keys")
 each_call = pytest.mark.parametrize("call", CALLS)
 
 
@@ -159,7 +167,7 @@ class TestValkey:
             for name in (lease, f"{{{lease}}}:mail", f"{{{lease}}}:dead"):
                 client.rpush(name, "somebody else's")
             store.network.forget()
-            if call in ("orphans", "dead letters"):  # which leave the key out, and say so at the end
+            if call in LISTINGS:  # which leave the key out, and say so at the end
                 with pytest.raises(StoredFormatUnknown) as listing:
                     CALLS[call](provider)
                 (error,) = listing.value.skipped
@@ -172,7 +180,7 @@ class TestValkey:
             assert len([each for each in store.network.sent if each.name != "SCAN"]) == 1
             assert client.lrange(lease, 0, -1) == ["somebody else's"]
 
-    @pytest.mark.parametrize("call", [name for name in CALLS if name not in ("orphans", "dead letters")])
+    @pytest.mark.parametrize("call", [name for name in CALLS if name not in LISTINGS])
     def test_replica_is_not_believed_and_says_where_to_go(self, replica: ValkeyServer, call: str) -> None:
         """READONLY, whatever is asked: a replica may be behind, so that its "nobody" and "lost" are no answers."""
         # H20: found here.
@@ -187,7 +195,7 @@ class TestValkey:
         """MOVED, at once: this client cannot follow."""
         with fault_proxy(slotless, RESP) as network:
             provider = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=HASTY)
-            if call in ("orphans", "dead letters"):
+            if call in LISTINGS:
                 network.choose(lambda request: Pass() if request.name == "SCAN" else Answer(data=b"-MOVED 1 h:1\r\n"))
                 assert CALLS[call](provider) == []
             else:

@@ -10,7 +10,7 @@ import pytest
 
 from incumbent.errors import LeaseLost, LeaseUnavailable
 from incumbent.testing.proxy import LoseRequest, Pass, Stall
-from incumbent.values import Busy, Claimed, Continued, Duplicate, Idle, Message, Released, Routed
+from incumbent.values import FOREVER_MS, Busy, Claimed, Continued, Duplicate, Idle, Message, Released, Routed
 from tests.faults.calls import KEY, TTL_MS, acquire, claim, failure, look, message, release, settle
 from tests.faults.stores import Provider, Store
 
@@ -165,7 +165,7 @@ class TestLateClaims:
         provider.claim(KEY, "A", TTL_MS, message(1))
         settle("A", handled=["m1"])(provider)
         late()
-        assert (other.get_lease_owner(KEY), other.peek(KEY), other.find(KEY, "m1")) == (None, (), "handled")
+        assert (other.get_lease_owner(KEY), other.peek(KEY), other.find(KEY, "m1").state) == (None, (), "handled")
 
     def test_late_claim_of_a_failed_message_does_not_store_it_again(self, store: Store) -> None:
         """M3: its source was told; a new delivery of the same id is another claim."""
@@ -279,12 +279,62 @@ class TestLateSettles:
         for number in range(4):
             assert isinstance(claim(f"B{number}", None)(other), Claimed)
             settle(f"B{number}", failed=[failure(1, 0)])(other)
-        assert other.find(KEY, "m1") == "dead"
+        assert other.find(KEY, "m1").state == "dead"
         at = 0 if store.name == "valkey" else 2  # DynamoDB reads the letter and the record first
         late = stall(store, provider, lambda p: p.redrive(KEY, "m1"), at=at)
         assert provider.redrive(KEY, "m1") is True
         assert isinstance(claim("C", None)(other), Claimed)
         settle("C", handled=["m1"])(other)
         late()
-        assert (other.find(KEY, "m1"), other.peek(KEY), list(other.dead_letters(KEY, 9))) == ("handled", (), [])
+        assert (other.find(KEY, "m1").state, other.peek(KEY), list(other.dead_letters(KEY, 9))) == ("handled", (), [])
         assert isinstance(claim("D", None)(other), Idle)
+
+
+class TestLateControl:
+    """M15, M16, M18: what was asked for one run, or one time, does not come true at another."""
+
+    def test_late_stop_does_not_hit_the_successor(self, store: Store) -> None:
+        """M16: it names the tenure that its caller has seen."""
+        provider, other = store.provider(), store.bare()
+        claim("A", 1)(other)
+        claim("B", 2)(other)
+        fence = other.show(KEY).fence
+        late = stall(store, provider, lambda p: p.stop(KEY, fence=fence, reason="enough"))
+        settle("A", handled=["m1"], next_owner="A2")(other)
+        late()
+        assert other.watch(KEY, "A2") is None
+        assert other.beat(KEY, "A2", TTL_MS).stop is None
+
+    def test_late_interruption_does_not_hit_a_later_run(self, store: Store) -> None:
+        """M16: its message was stored by a repeated call, and has been handled."""
+        provider, other = store.provider(), store.bare()
+        claim("A", 1)(other)
+        interrupt = claim("B", 2, interrupt=True)
+        at = {"valkey": 0, "moto": 1, "dynalite": 2}[store.name]  # DynamoDB first tries to own the key
+        late = stall(store, provider, interrupt, at=at)
+        assert isinstance(interrupt(other), Routed)
+        settle("A", stopped=["m1"], next_owner="A2")(other)
+        settle("A2", handled=["m2"])(other)
+        claim("C", 3)(other)
+        late()
+        assert other.watch(KEY, "C") is None
+        assert [each.id for each in other.peek(KEY)] == ["m3"]
+
+    def test_late_note_is_not_the_next_runs(self, store: Store) -> None:
+        """M18: it belongs to its tenure."""
+        provider, other = store.provider(), store.bare()
+        claim("A", 1)(other)
+        late = stall(store, provider, lambda p: p.beat(KEY, "A", TTL_MS, note="half"))
+        settle("A", handled=["m1"])(other)
+        claim("B", 2)(other)
+        late()
+        assert other.show(KEY).note is None
+
+    def test_late_hold_does_not_shorten_a_longer_one(self, store: Store) -> None:
+        """M15: nor change its reason."""
+        provider, other = store.provider(), store.bare()
+        late = stall(store, provider, lambda p: p.hold(KEY, for_ms=TTL_MS, reason="a while"))
+        other.hold(KEY, reason="for good")
+        late()
+        assert other.show(KEY).held_reason == "for good"
+        assert other.show(KEY).held_until_ms == FOREVER_MS

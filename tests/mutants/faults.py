@@ -7,15 +7,18 @@ VALKEY = "tests/conformance/test_redis.py::TestStandalone"
 REDIS = "tests/unit/test_redis_provider.py"
 MOTO = "tests/conformance/test_dynamodb.py::TestMoto"
 DYNAMODB = "tests/unit/test_dynamodb_provider.py"
+CONTROLLED = "tests/unit/test_dynamodb_control.py"
 INTERLEAVINGS = "tests/interleavings/test_interleavings.py"
 RULES = "tests/unit/test_rules.py"
 RUNS = "tests/unit/test_runs.py"
 HEARTBEAT = "tests/unit/test_heartbeat.py"
+CONTROL = "tests/unit/test_control_runs.py"
 PACEMAKER = "tests/unit/test_pacemaker.py"
 
 RULES_PY = "rules.py"
 LUA = "providers/redis/scripts/"
 CHANGE, QUICK = "providers/dynamodb/change.py", "providers/dynamodb/quick.py"
+CONTROL_PY = "providers/dynamodb/control.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ MUTANTS = (
     Mutant(
         "noshort: a renewal may shorten (R4)",
         RULES_PY,
-        "    renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms))",
-        "    renewed = replace(state, expires_ms=now_ms + ttl_ms)",
+        "    renewed = replace(state, expires_ms=max(state.expires_ms, now_ms + ttl_ms), note=kept)",
+        "    renewed = replace(state, expires_ms=now_ms + ttl_ms, note=kept)",
         (MEMORY, RULES),
     ),
     Mutant(
@@ -90,8 +93,9 @@ MUTANTS = (
     Mutant(
         "promise: a duplicate is answered for and not marked (M3)",
         RULES_PY,
-        "            promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)",
-        "            promised = state",
+        "            promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)\n"
+        "            if stored.claimed_by == owner:\n",
+        "            promised = state\n            if stored.claimed_by == owner:\n",
         (MEMORY,),
     ),
     Mutant(
@@ -167,7 +171,7 @@ MUTANTS = (
     Mutant(
         "a settle frees the key whatever waits (M2)",
         RULES_PY,
-        "    if successor is None or not due(state, now_ms):",
+        "    if successor is None or now_ms < not_before_ms(state) or not due(state, now_ms):",
         "    if True:",
         (MEMORY,),
     ),
@@ -249,6 +253,195 @@ MUTANTS = (
         "if lease.holder then",
         (VALKEY,),
     ),
+    Mutant(
+        "Lua: a held key that is empty is granted to an acquire (M15)",
+        LUA + "acquire_free.lua",
+        "record[HELD] == '' and not record[CONTROL] then",
+        "record[HELD] == '' then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a held key is granted to an acquire that finds a dead run (M15)",
+        LUA + "acquire.lua",
+        "if not lease.holder and now < lease.not_before() then",
+        "if false then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a held key that is empty is granted to a claim (M15)",
+        LUA + "claim_alone.lua",
+        "    and not record[CONTROL] and not string.find(record[TRACES], ARGV[3], 1, true)",
+        "    and not string.find(record[TRACES], ARGV[3], 1, true)",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a held key is granted to a claim with a message (M15)",
+        LUA + "claim.lua",
+        "        if (due and as_ticket and mail.next_moment() ~= now) or now < lease.not_before() then",
+        "        if due and as_ticket and mail.next_moment() ~= now then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a held key is granted to a claim without one (M15)",
+        LUA + "claim.lua",
+        "        if not_yet or (not lease.holder and not has_work()) then",
+        "        if not lease.holder and not has_work() then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a ticket is redeemed though the key is held (M15)",
+        LUA + "claim.lua",
+        "        if not_yet and redeems then",
+        "        if false then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a settle passes a held key on (M15)",
+        LUA + "settle.lua",
+        "state.stored > 0 and now >= lease.not_before() and mail.next_due()",
+        "state.stored > 0 and mail.next_due()",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: an only message is settled without a look at the mark (M16)",
+        LUA + "settle_alone.lua",
+        "ARGV[7] and not ARGV[8]\n    and not record[CONTROL] then",
+        "ARGV[7] and not ARGV[8] then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a held key is an orphan (M15)",
+        LUA + "orphan.lua",
+        "if lease.holder or now < lease.not_before() then",
+        "if lease.holder then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a hold is shortened (M15)",
+        LUA + "state.lua",
+        "    if moment <= math.max(now, state.held_until) then return nil end",
+        "    if moment <= now then return nil end",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the record of a held key ends before the hold (M15)",
+        LUA + "state.lua",
+        "state.kept - now, state.held_until - now)",
+        "state.kept - now)",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a release forgets that the key is held (M15)",
+        LUA + "release.lua",
+        "    local lives = math.max(DAY_MS, record[KEPT] - now, held_until - now)",
+        "    local lives = math.max(DAY_MS, record[KEPT] - now)",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a resume leaves what a search finds (M15)",
+        LUA + "resume.lua",
+        "call('DEL', HOLD) -- first",
+        "-- first",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a repeated resume finds no hold (R8)",
+        LUA + "resume.lua",
+        "if state.resumed == token then return sure('resumed') end\n",
+        "",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a successor inherits the mark (M16)",
+        LUA + "state.lua",
+        "    state.stop, state.note = false, '' -- no tenure inherits them (M16, M18)\n",
+        "    state.note = ''\n",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a late stop hits the next tenure (M16)",
+        LUA + "stop.lua",
+        "if not lease.ours or (ARGV[1] ~= '' and tonumber(ARGV[1]) ~= state.fence) then",
+        "if not lease.ours then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: the last reason stands (M16)",
+        LUA + "stop.lua",
+        "if state.stop then return sure(answer) end\n",
+        "",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a lease of another program is stopped (M16)",
+        LUA + "stop.lua",
+        "if not lease.ours or",
+        "if not lease.holder or",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a message that replaces others leaves no trace of them (M21)",
+        LUA + "claim.lua",
+        "            endings.trace('r', old)\n",
+        "",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: what was delivered before is replaced (M21)",
+        LUA + "claim.lua",
+        "        if not message.gone and message.attempts == 0 and message.due <= now then",
+        "        if not message.gone and not message.given and message.due <= now then",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a message that was only delayed blocks others (M14)",
+        LUA + "due.lua",
+        "message.due > now and message.attempts > 0\n                and (not first",
+        "message.due > now\n                and (not first",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: messages for later are delivered in the order stored (M14)",
+        LUA + "held.lua",
+        "    if first ~= second then return first < second end\n",
+        "",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a message for later is due at once (M14)",
+        LUA + "mail.lua",
+        "message.dead_ms, message.given = now, 0, due or 0, 0, false",
+        "message.dead_ms, message.given = now, 0, 0, 0, false",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: messages of one place are ordered by their ids when they are due (M14)",
+        LUA + "mail.lua",
+        "            local is_placed = message.given or (message.due <= now and not message.later)",
+        "            local is_placed = message.given or message.due <= now",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a message that runs is cancelled (M19)",
+        LUA + "cancel.lua",
+        "(lease.ours and message.given)",
+        "false",
+        (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a result stands in the record (M17)",
+        LUA + "ending.lua",
+        "    if #new_letters > 0 or has_results or",
+        "    if #new_letters > 0 or",
+        (REDIS,),
+    ),
+    Mutant(
+        "Lua: a look at what would run ends the runs (M6)",
+        LUA + "claim.lua",
+        "    mail.undo_end_runs()\n",
+        "",
+        ("tests/unit/test_redis_rules.py",),
+    ),
     # --- DynamoDB: clauses of the conditions
     Mutant(
         "append_any: routing wants the mailbox of a live holder only (M1)",
@@ -303,7 +496,7 @@ MUTANTS = (
     Mutant(
         "an update that removes by place does not look whether the list was edited (M4)",
         CHANGE,
-        "        if self.new.ended != self._old.ended or ends or (self._mail_changed and not takes_over):\n",
+        "        if self._granted or self._freed or self._holds or changed:\n",
         "        if False:\n",
         (DYNAMODB,),
     ),
@@ -353,16 +546,100 @@ MUTANTS = (
     Mutant(
         "an owner's change does not look whether the mailbox was edited (M6)",
         CHANGE,
-        "(self._mail_changed and not takes_over)",
-        "(self._mail_changed and takes_over)",
+        "        if self._granted or self._freed or self._holds or changed:\n",
+        "        if changed:\n",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "a letter that is put back beside messages that pause is no orphan (M8)",
         CHANGE,
-        "        elif self.beside and new.owner is None and",
-        "        elif self.beside and new.owner is not None and",
+        " or before_ms > since_ms else None",
+        " else None",
         (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "a quick claim does not look for a hold (M15)",
+        QUICK,
+        '    update.when(free)\n    update.when_absent("not_before")\n',
+        "    update.when(free)\n",
+        (MOTO,),
+    ),
+    Mutant(
+        "an acquire does not look for a hold (M15)",
+        QUICK,
+        '    update.when(_free(update))\n    update.when_absent("not_before")\n',
+        "    update.when(_free(update))\n",
+        (MOTO,),
+    ),
+    Mutant(
+        "a key that was held while a settle had its reply on the way is passed on (M15)",
+        CHANGE,
+        "        if self._ends or self._holds or self._empties or not elsewhere:\n",
+        "        if self._holds:\n",
+        (INTERLEAVINGS, CONTROLLED),
+    ),
+    Mutant(
+        "a quick grant leaves the mark of the tenure before (M16)",
+        QUICK,
+        '    for name in ("left", "left_fence", "expires_on", "stop", "note"):\n',
+        '    for name in ("left", "left_fence", "expires_on", "note"):\n',
+        (MOTO, INTERLEAVINGS),
+    ),
+    Mutant(
+        "an exact grant leaves the mark of the tenure before (M16)",
+        CHANGE,
+        '            update.remove("stop")\n',
+        "",
+        (MOTO, INTERLEAVINGS),
+    ),
+    Mutant(
+        "a quick settle does not tell of a mark (M16)",
+        QUICK,
+        '    update.when_absent("stop")\n',
+        "",
+        (MOTO, CONTROLLED),
+    ),
+    Mutant(
+        "an exact settle does not tell of a mark that came meanwhile (M16)",
+        CHANGE,
+        '            self._when_as_it_was(update, "stop")\n',
+        "            pass\n",
+        (CONTROLLED,),
+    ),
+    Mutant(
+        "a stop that is repeated marks a tenure that began since (M16, R8)",
+        CONTROL_PY,
+        "if marked != state and when.repeated and meant[-1:] not in ([], [live]):",
+        "if False:",
+        (CONTROLLED,),
+    ),
+    Mutant(
+        "a resume that is repeated does not know that it worked (R8)",
+        CONTROL_PY,
+        "        if by == own:\n",
+        "        if False:\n",
+        (CONTROLLED,),
+    ),
+    Mutant(
+        "a grant leaves the time at which TTL may take the record (R3)",
+        CHANGE,
+        'elif "expires_on" in stored or self._granted:',
+        'elif "expires_on" in stored:',
+        (CONTROLLED,),
+    ),
+    Mutant(
+        "a hold of an empty key is not in the index (M15)",
+        CHANGE,
+        "        shown = bool(new.mail) or item.is_held(self._not_before(now_ms))\n",
+        "        shown = bool(new.mail)\n",
+        (MOTO, INTERLEAVINGS),
+    ),
+    Mutant(
+        "a result is not stored before its trace (M17)",
+        "providers/dynamodb/steps.py",
+        "            if trace.result and not isinstance(trace.result, traces.ResultElsewhere):\n",
+        "            if False:\n",
+        (MOTO,),
     ),
     Mutant(
         "two callers that bury a message write one item, and the refused one deletes it (M6)",
@@ -480,7 +757,7 @@ MUTANTS = (
     Mutant(
         "renewals go on after the invocation's end (M13)",
         "heartbeat.py",
-        "        return self._ends is not None and self._clock.now().until(self._ends) <= 0",
+        "        return ends is not None and self._clock.now().until(ends) <= 0",
         "        return False",
         (HEARTBEAT,),
     ),
@@ -490,6 +767,50 @@ MUTANTS = (
         "            lease.assert_held()  # a claim that was answered too late starts nothing (R12)\n",
         "",
         (RUNS,),
+    ),
+    Mutant(
+        "a wake that comes too early asks for the next one however late that is, so that wakes multiply (M14)",
+        "later.py",
+        "    if due_in_ms is not None and due_in_ms <= max(progress.settings.debounce_ms, _SHORT_MS):\n",
+        "    if due_in_ms is not None:\n",
+        (CONTROL,),
+    ),
+    Mutant(
+        "a run that holds its key goes on with the next message (M15)",
+        "ending.py",
+        "        another = another and not hold_ms\n",
+        "",
+        (CONTROL,),
+    ),
+    Mutant(
+        "a burst is waited for without renewals (M15)",
+        "gathering.py",
+        "        holding.start()\n",
+        "",
+        (CONTROL,),
+    ),
+    Mutant(
+        "a cancelled run counts as failed (M16)",
+        "invocation.py",
+        '            return "stopped" if self.holding.lease.cancelled else "failed"\n',
+        '            return "failed"\n',
+        (CONTROL,),
+    ),
+    Mutant(
+        "a note is forgotten when its renewal gets no answer (M18)",
+        "tenure.py",
+        "            beat = setup.mailbox.beat(key, tenure.owner, ttl_ms, fence=tenure.fence, give_up_at=give_up_at, **noted)\n"
+        "            if noted:\n                self.lease.note_sent(note)\n",
+        "            self.lease.note_sent(note)\n"
+        "            beat = setup.mailbox.beat(key, tenure.owner, ttl_ms, fence=tenure.fence, give_up_at=give_up_at, **noted)\n",
+        (CONTROL,),
+    ),
+    Mutant(
+        "a run beyond its limit is renewed (M20)",
+        "heartbeat.py",
+        "        if self._is_past(self._run_ends):\n",
+        "        if False:\n",
+        (CONTROL,),
     ),
     Mutant(
         "credentials are stored (H61)",

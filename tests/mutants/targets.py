@@ -15,7 +15,7 @@ LEFT_OUT = (
     "local/*",
     "testing/*",
     "cli.py",
-    "cli/*",
+    "commands/*",
     "doctor/*",
     "contract.py",
     "errors.py",

@@ -7,7 +7,7 @@ from typing import Any
 
 from dying import ASKED, Dying, count_requests, die  # type: ignore[import-not-found]
 
-from incumbent import LambdaWaker, Lease, Policy, leased
+from incumbent import LambdaWaker, Lease, Policy, RetryLater, leased
 from incumbent.providers import from_env
 
 TTL_MS = 1_500
@@ -51,6 +51,10 @@ def handler(event: dict[str, Any], context: object, *, lease: Lease) -> str:
         time.sleep(0.005)
     taken = lease.take() if event.get("takes") else []
     die(f"w/{lease.key}", "run.end")
+    held = ASKED / f"{lease.key}.held"
+    if event.get("holds") and not held.exists():
+        held.touch()
+        raise RetryLater(100, scope="key")
     if any(message.event.get("raises") for message in (*lease.messages, *taken)):
         raise RuntimeError("this one always fails")
     return str(event["id"])
