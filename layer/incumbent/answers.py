@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from incumbent import observe, results
-from incumbent.calls import Call, Completed, Outcome, Postponed
+from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped
 from incumbent.errors import (
     ConfigurationError,
     DuplicateMessage,
@@ -59,7 +59,7 @@ class Answers:
         if isinstance(outcome, Completed):
             return outcome.result
         if self._options.on_busy is not None:
-            asked = Routed(owner=None) if isinstance(outcome, Postponed) else outcome
+            asked = _as_asked(outcome)
             if isinstance(asked, Routed | Duplicate | Busy):
                 made = self._options.on_busy(event, context, outcome=asked)
                 results.refuse_unfinished(made, f"{self._options.name}: on_busy")
@@ -71,6 +71,8 @@ class Answers:
         match outcome:
             case Postponed() | Routed():
                 return source.answer(202, {"status": "accepted", **said}, headers)
+            case Stopped():
+                return source.answer(200, {"status": "stopped", **said}, headers)
             case Duplicate(state="waiting" | "running"):
                 return source.answer(202, {"status": "accepted", "state": outcome.state, **said}, headers)
             case Duplicate():
@@ -108,7 +110,7 @@ class Answers:
 
     def _refuse_a_result(self, call: Call, outcome: Outcome) -> None:
         """Raise instead of answering: a state machine would take any answer for the result of its task."""
-        if isinstance(outcome, Duplicate) and outcome.state in ("handled", "dead"):
+        if isinstance(outcome, Duplicate) and outcome.state not in ("waiting", "running"):
             raise DuplicateMessage(
                 f"message {call.said['message_id']!r} of key {call.key!r} is {outcome.state} already, and its result "
                 "is not kept: catch DuplicateMessage and read what the run wrote, or give on_busy=",
@@ -120,3 +122,14 @@ class Answers:
                 f"message {call.said['message_id']!r} of key {call.key!r} runs or waits already: try again later",
                 key=call.key,
             )
+
+
+def _as_asked(outcome: Outcome) -> Outcome:
+    """Return an outcome as ``on_busy`` knows it: a run that deferred or was stopped left its message like another."""
+    match outcome:
+        case Postponed():
+            return Routed(owner=None)
+        case Stopped():
+            return Duplicate(state="stopped")
+        case _:
+            return outcome

@@ -19,17 +19,21 @@ _LOOPS = threading.local()
 _DONE = frozenset({dict, list, str, int, bool, type(None)})  # the usual results, which are not awaitable
 
 
-def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
+def synchronous(function: Callable[..., Any], *, cancel_on_stop: bool = False) -> Callable[..., Any]:
     """Make ``run(lease, *args, **kwargs)`` from a function, ``async def`` or not.
 
     The returned value decides: a middleware may be a plain function that returns its handler's coroutine, or one that
-    has awaited it already. A coroutine is cancelled when the lease is lost. asyncio is imported with the first
-    coroutine.
+    has awaited it already. A coroutine is cancelled when the lease is lost and, with ``cancel_on_stop``, when its run
+    is asked to stop (M16). asyncio is imported with the first coroutine.
     """
 
     def run(lease: Lease | None, /, *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return _finish(lease, result) if type(result) not in _DONE and inspect.isawaitable(result) else result
+        return (
+            _finish(lease, result, cancel_on_stop=cancel_on_stop)
+            if type(result) not in _DONE and inspect.isawaitable(result)
+            else result
+        )
 
     return run
 
@@ -54,8 +58,18 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
-def _finish(lease: Lease | None, work: Awaitable[Any]) -> Any:
+def check_cancels(function: Callable[..., Any], name: str) -> None:
+    """Refuse ``cancel_on_stop`` for a function that cannot be cancelled: one that is not ``async def``."""
+    if not _is_async(function):
+        raise ConfigurationError(
+            f"{name}: cancel_on_stop needs an async def handler, which can be cancelled at an await; check lease.stop "
+            "between steps instead"
+        )
+
+
+def _finish(lease: Lease | None, work: Awaitable[Any], *, cancel_on_stop: bool) -> Any:
     """Await it on this thread's loop, in the context of the caller: a kept loop keeps the context of its first run."""
+    asked: list[bool] = []
 
     async def supervised() -> Any:
         import asyncio
@@ -64,11 +78,19 @@ def _finish(lease: Lease | None, work: Awaitable[Any]) -> Any:
             return await work
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None  # noqa: S101 - a coroutine run by a loop is a task
+
+        def stop() -> None:
+            asked.append(True)
+            loop.call_soon_threadsafe(task.cancel)
+
         lease.when_lost(lambda: loop.call_soon_threadsafe(task.cancel))
+        if cancel_on_stop:
+            lease.when_asked(stop)
         try:
             return await work
         finally:
             lease.when_lost(None)
+            lease.when_asked(None)
 
     import asyncio
 
@@ -76,6 +98,9 @@ def _finish(lease: Lease | None, work: Awaitable[Any]) -> Any:
         return _runner().run(supervised(), context=contextvars.copy_context())
     except asyncio.CancelledError as cancelled:
         if lease is None or lease.stop is Stop.LOST:
+            raise
+        if asked:
+            lease.cancelled = True  # the run ends as stopped
             raise
         raise IncumbentError(
             f"the run of key {lease.key!r} was cancelled by one of its own tasks or timeouts: it failed",

@@ -50,5 +50,10 @@ class Postponed:
     reason: Literal["deferred", "queued"]
 
 
-Outcome: TypeAlias = Completed | Postponed | Routed | Duplicate | Busy | Idle
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """This invocation's message ran and was stopped (M16): it is settled, without a result."""
+
+
+Outcome: TypeAlias = Completed | Postponed | Stopped | Routed | Duplicate | Busy | Idle
 Work: TypeAlias = Callable[[Message, Lease], Any]

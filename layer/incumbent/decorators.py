@@ -8,6 +8,7 @@ from incumbent import async_handlers
 from incumbent.endpoint import Endpoint
 from incumbent.lease import Lease
 from incumbent.options import CheckedOptions, Options, make_settings, name_of
+from incumbent.settings import Settings
 from incumbent.signatures import MARK, MessageFunction, check_function, named_if_not_passed_on, takes_lease
 from incumbent.values import Message
 from incumbent.wakers import Wake
@@ -34,18 +35,33 @@ def leased(**options: Unpack[Options]) -> Callable[[F], F]:
         ttl_ms: How long a lease lives without renewal, milliseconds (``INCUMBENT_TTL_MS``, else 30,000).
         renew_every_ms: How often it is renewed (``INCUMBENT_RENEW_EVERY_MS``, else a third of the ttl).
         when_busy: ``"enqueue"`` (the default) stores the event for the owner; ``"reject"`` refuses it, so that its
-            source retries; ``"skip"`` answers success and drops it.
+            source retries; ``"skip"`` answers success and drops it. ``"wait"`` stores it and answers its own result, if
+            that comes within ``wait_ms``; it needs a policy with ``result_bytes``. ``"interrupt"`` stores it and marks
+            the running tenure, whose ``lease.stop`` becomes ``ASKED``.
+        wait_ms: With ``"wait"``: how long this invocation waits for the result of its message, milliseconds, and no
+            longer than its own time allows. Afterwards it answers as with ``"enqueue"``.
         deliver: ``"one"`` message per run (the default), or ``"all"`` that are due.
-        gather_ms: With ``"all"``: how long a burst may collect before the first run, milliseconds; at most a third of
-            the ttl. Default: 0.
+        debounce_ms: With ``"all"``: for how long no message must have come before a run begins, milliseconds, on a key
+            without an owner. Default: 0. With a waker that can delay, the invocations return at once and the key's
+            function is woken when it is quiet; else the first invocation waits, and renews meanwhile.
+        debounce_max_ms: How long after its first message a burst may last, milliseconds. Default: four times
+            ``debounce_ms``.
+        min_gap_ms: How far apart two runs of a key begin at least, milliseconds: the key is held meanwhile. Default: 0.
         drain_ms: How long this invocation may run messages other than its own, milliseconds. Default: not at all when
             a caller waits for the answer (HTTP), else as long as there is time for another.
         stop_before_ms: How many milliseconds before the invocation's end ``lease.stop`` becomes ``DEADLINE``. Default:
             5,000, but at most a quarter of the time that the invocation has.
+        watch_ms: How often the heartbeat looks for a stop between renewals, milliseconds, by one cheap read; it must be
+            less than ``renew_every_ms``. Default: only each renewal tells.
+        cancel_on_stop: For ``async def`` handlers: a stop cancels the handler at its next ``await``. If it lets the
+            ``CancelledError`` out, its messages leave as ``"stopped"``, and their source is answered success.
+        max_run_ms: How long a run is renewed, milliseconds, not less than ``ttl_ms``. A run that takes longer loses its
+            lease when that ends, ``ttl_ms`` later at most, and counts as one that crashed. Default: no limit.
         max_hops: How many invocations may wake one another in a row. Default: 100.
         policy: How messages are kept: limits, window, attempts and pauses (``INCUMBENT_POLICY``, a JSON object of its
             fields). `send` and `status` need the same one: set the variable for all functions of a keyspace.
-        waker: Starts the next invocation. ``"auto"`` (the default): `LambdaWaker` inside Lambda, ``None`` elsewhere.
+        waker: Starts the next invocation. ``"auto"`` (the default): `LambdaWaker` inside Lambda, ``None`` elsewhere;
+            with ``INCUMBENT_WAKE_QUEUE_URL``, `SqsWaker` for wakes with a delay besides, anywhere.
             ``None`` wakes nothing: this invocation runs the waiting messages itself.
         target: The function to wake, instead of this function as it was invoked (``INCUMBENT_TARGET``).
         unless: ``unless(event)`` is true for an event that needs no lease, such as a keep-warm ping, a health check or
@@ -78,7 +94,7 @@ def leased(**options: Unpack[Options]) -> Callable[[F], F]:
         check_function(handler, "leased")
         name = name_of(handler)
         gives_lease = takes_lease(handler)
-        run = async_handlers.synchronous(handler)
+        run = _synchronous(handler, name, settings)
         if gives_lease:
             run = named_if_not_passed_on(handler, run)
         endpoint = Endpoint(CheckedOptions(name, options, settings))
@@ -139,7 +155,7 @@ def leased_function(
         check_function(function, "leased_function")
         name = name_of(function)
         called = MessageFunction(function, argument=argument, load=load)
-        run = async_handlers.synchronous(function)
+        run = _synchronous(function, name, settings)
         if called.gives_lease:
             run = named_if_not_passed_on(function, run)
         endpoint = Endpoint(CheckedOptions(name, options, settings), one_of_several=True)
@@ -183,3 +199,9 @@ def leased_function(
         return cast("LeasedFunction", leased_call)
 
     return decorate
+
+
+def _synchronous(function: Callable[..., Any], name: str, settings: Settings) -> Callable[..., Any]:
+    if settings.cancel_on_stop:
+        async_handlers.check_cancels(function, name)
+    return async_handlers.synchronous(function, cancel_on_stop=settings.cancel_on_stop)

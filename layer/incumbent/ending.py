@@ -1,10 +1,12 @@
 """How a tenure ends: its messages are settled, and the key is freed, kept for another run, or handed over."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from incumbent.contract import Mailbox
 from incumbent.errors import LeaseLost, LeaseUnavailable
 from incumbent.heartbeat import Heartbeat
+from incumbent.later import ask_again, ask_for_retries
 from incumbent.owners import new_ticket
 from incumbent.progress import Progress
 from incumbent.reporting import describe
@@ -26,12 +28,19 @@ class Ending:
         another: bool,
         handled: Sequence[str] = (),
         failed: Sequence[Failure] = (),
+        pauses_ms: Mapping[str, int] | None = None,
         deferred: Sequence[str] = (),
+        stopped: Sequence[str] = (),
+        results: Mapping[str, Any] | None = None,
+        hold_ms: int = 0,
+        hold_reason: str | None = None,
         heartbeat: Heartbeat | None = None,
     ) -> Tenure | None:
         """Settle: free the key, continue here if there is ``another`` run, or hand over.
 
-        ``heartbeat`` is that of the run, if there was one. Raises ``LeaseLost``, ``LeaseUnavailable``.
+        ``pauses_ms`` are the pauses of the ``failed`` messages. ``hold_ms`` frees the key in any case, and holds it.
+        ``heartbeat`` is that of the run, if there was one.
+        Raises ``LeaseLost``, ``LeaseUnavailable``.
         """
         progress = self._progress
         call, settings, mailbox, own = progress.call, progress.settings, progress.setup.mailbox, progress.own
@@ -40,23 +49,25 @@ class Ending:
             return None
         if heartbeat is not None:
             self._renew_for_settle(tenure, heartbeat)
+        another = another and not hold_ms
         if not another and own.is_open and not own.is_among(deferred):
             deferred = [*deferred, own.id or ""]  # never reached: promised in the same step, so it may be answered (M3)
-        ticket = new_ticket() if not another and progress.can_wake() else None
-        stays = own.stays_after_failure
+        ticket = new_ticket() if not another and not hold_ms and progress.can_wake() else None
+        kept = [failure for failure in failed if failure.id != own.id or own.stays_after_failure]
         try:
             answer = mailbox.settle(
                 call.full_key,
                 tenure.owner,
                 ttl_ms=settings.ttl_ms,
                 handled=handled,
-                failed=[failure for failure in failed if failure.id != own.id or stays],
-                dropped=[failure for failure in failed if failure.id == own.id and not stays],
+                failed=kept,
+                dropped=[failure for failure in failed if failure not in kept],
                 deferred=deferred,
                 next_owner=call.new_owner() if another else None,
                 ticket=ticket,
                 policy=settings.policy,
                 fence=tenure.fence,
+                **_more(stopped, results, hold_ms, hold_reason),
             )
         except LeaseLost as loss:
             if heartbeat is not None:
@@ -66,17 +77,25 @@ class Ending:
             raise
         own.note_settled(deferred)
         progress.report.dead(answer.dead_lettered)
+        if kept or hold_ms:
+            pausing = {each.id for each in kept} - {message.id for message in answer.dead_lettered}
+            ask_for_retries(progress, answer, [(pauses_ms or {}).get(each, 0) for each in pausing], hold_ms)
         if isinstance(answer, Released):
-            self._report_released(tenure, remaining=answer.remaining)
-            if answer.remaining and not another and call.hops >= settings.max_hops:
-                progress.report.tell(
-                    "chain_cut", waiting=answer.remaining, error=f"{call.hops} invocations woke one another"
-                )
+            self._note_released(tenure, answer, cut=not another and call.hops >= settings.max_hops)
             return None
         progress.report.tell(
             "continued", owner=answer.owner, fence=answer.fence, holder=tenure.owner, waiting=answer.waiting
         )
         return Tenure.of(answer, own) if ticket is None else self._hand_over(mailbox, ticket)
+
+    def _note_released(self, tenure: Tenure, answer: Released, *, cut: bool) -> None:
+        """Report that the key is free. ``cut``: the chain of invocations is too long."""
+        self._report_released(tenure, remaining=answer.remaining)
+        if answer.remaining and cut:
+            hops = self._progress.call.hops
+            self._progress.report.tell(
+                "chain_cut", waiting=answer.remaining, error=f"{hops} invocations woke one another"
+            )
 
     def _renew_for_settle(self, tenure: Tenure, heartbeat: Heartbeat) -> None:
         """Renew once more if a third of the lease has passed, so that the tries of settle have the time they need."""
@@ -135,6 +154,8 @@ class Ending:
         )
         if isinstance(answer, Claimed | Duplicate | Idle):
             progress.report.dead(answer.dead_lettered)
+        if isinstance(answer, Idle):  # the key is held or quiet: the ticket is spent
+            ask_again(progress, answer.due_in_ms)
         return Tenure.of(answer, progress.own) if isinstance(answer, Claimed) else None
 
     def _report_released(self, tenure: Tenure, *, remaining: int) -> None:
@@ -145,3 +166,17 @@ class Ending:
             waiting=remaining,
             ms=self._progress.began.until(self._progress.clock.now()),
         )
+
+
+def _more(
+    stopped: Sequence[str], results: Mapping[str, Any] | None, hold_ms: int, hold_reason: str | None
+) -> dict[str, Any]:
+    """Return the parts of a settlement that most runs do not have."""
+    more: dict[str, Any] = {}
+    if stopped:
+        more["stopped"] = stopped
+    if results:
+        more["results"] = results
+    if hold_ms:
+        more.update(hold_ms=hold_ms, hold_reason=hold_reason)
+    return more

@@ -8,8 +8,9 @@ from typing import Any
 
 from incumbent import durable, observe, powertools, providers, results
 from incumbent.answers import ANSWERED, Answers
+from incumbent.backends import NoopLeaseProvider, is_archive, is_mailbox, resolve_lease_provider
 from incumbent.calls import Call, Work
-from incumbent.contract import LeaseProvider, NoopLeaseProvider, is_mailbox, resolve_lease_provider
+from incumbent.contract import LeaseProvider
 from incumbent.errors import ConfigurationError
 from incumbent.event_reader import EventReader
 from incumbent.lease import Lease
@@ -18,10 +19,12 @@ from incumbent.own_message import are_stored_alike
 from incumbent.policies import note_policy
 from incumbent.runner import Runner
 from incumbent.sources import PLAIN, source_of
-from incumbent.stand_in import STAND_IN, staged
+from incumbent.stand_in import STAND_IN, clock_in_force, staged
 from incumbent.validation import flag
 from incumbent.values import Idle, Message
-from incumbent.wakers import LambdaWaker, Wake, Waker
+from incumbent.wakers import Wake, Waker, waker_from_env
+
+_WAKING = ("AWS_LAMBDA_FUNCTION_NAME", "INCUMBENT_WAKE_QUEUE_URL")  # one of them: ``waker="auto"`` is a waker
 
 
 class Endpoint:
@@ -91,8 +94,8 @@ class Endpoint:
         """Return the waker in force."""
         if self._options.waker != "auto":
             return self._options.waker
-        if self._auto_waker is None and os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
-            self._auto_waker = LambdaWaker()
+        if self._auto_waker is None and any(map(os.environ.get, _WAKING)):
+            self._auto_waker = waker_from_env(os.environ)
         return self._auto_waker
 
     def _prepared(self, work: Work, call: Call) -> Work:
@@ -106,14 +109,15 @@ class Endpoint:
         """Return a runner with the provider, the waker and the observers in force: the last one, if they are its."""
         options, provider, waker = self._options, self._provider_in_force(), self.waker()
         watching = observe.from_env(os.environ)
-        parts = (provider, waker, watching)
+        clock = clock_in_force(options.clock)
+        parts = (provider, waker, watching, clock)
         runner, kept = self._kept
         if runner is not None and all(map(operator.is_, parts, kept)):
             return runner
         runner = Runner(
             provider,
             options.settings,
-            clock=options.clock,
+            clock=clock,
             waker=waker,
             observers=(*watching, *self._metrics, *([options.observer] if options.observer else [])),
             on_result=options.on_result,
@@ -142,11 +146,18 @@ class Endpoint:
         """Refuse a provider that stores no messages where the options need a mailbox. Note the policy for it."""
         settings = self._options.settings
         note_policy(settings.policy, keyspace=self._reader.keyspace(), provider=given)
-        stores = is_mailbox(provider) or isinstance(provider, NoopLeaseProvider)
-        if not stores and (settings.when_busy == "enqueue" or settings.deliver == "all"):
+        if isinstance(provider, NoopLeaseProvider):
+            return provider
+        if settings.needs_mailbox and not is_mailbox(provider):
             raise ConfigurationError(
-                f"{self._options.name}: {type(provider).__name__} leases but stores no messages: choose "
-                "when_busy='reject' or 'skip' (and deliver='one'), or a provider with a mailbox"
+                f"{self._options.name}: {type(provider).__name__} leases but stores no messages, which "
+                f"{settings.needs_mailbox} needs: choose when_busy='reject' or 'skip' (and deliver='one'), or a "
+                "provider with a mailbox"
+            )
+        if settings.when_busy == "wait" and not is_archive(provider):
+            raise ConfigurationError(
+                f"{self._options.name}: {type(provider).__name__} cannot look up messages (find), which "
+                "when_busy='wait' needs"
             )
         return provider
 

@@ -7,10 +7,11 @@ from incumbent import observe, results
 from incumbent.calls import Call
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, IncumbentError, LeaseKeyMissing
-from incumbent.keys import full_key, is_in_keyspace, without_keyspace
+from incumbent.keyspaces import full_key, is_in_keyspace, without_keyspace
 from incumbent.options import CheckedOptions, Selector
 from incumbent.owners import random_name
 from incumbent.sources import Source, stored_form
+from incumbent.stand_in import clock_in_force
 from incumbent.validation import check_message_id, fit_message_id, flag, shown
 from incumbent.values import Message, Origin
 from incumbent.wakers import Wake
@@ -182,7 +183,7 @@ class EventReader:
                 f"{self._options.name}: the invocation has {left_ms:,} ms and stop_before_ms is {stop_before_ms:,}: "
                 "every run would be told to stop as it begins; raise the function's timeout"
             )
-        return self._options.clock.now().plus(left_ms)
+        return clock_in_force(self._options.clock).now().plus(left_ms)
 
 
 def _as_text(value: object) -> object:

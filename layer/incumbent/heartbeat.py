@@ -26,10 +26,14 @@ _RETRY_MS = 250
 
 
 class Renewal(NamedTuple):
-    """The result of a renewal: the new deadline and, from a mailbox, how many messages wait."""
+    """The result of a renewal: the new deadline and, from a mailbox, how many messages wait.
+
+    ``stop`` is the mark of the tenure: why its run should stop, which may be empty; ``None`` if it need not (M16).
+    """
 
     deadline: Moment
     waiting: int | None = None
+    stop: str | None = None
 
 
 class Heartbeat:
@@ -37,7 +41,8 @@ class Heartbeat:
 
     ``renew`` sends one renewal and begins no try whose answer could come after the moment that it is given, the end of
     the lease; it raises ``LeaseLost`` when it is refused and any other error when the outcome is unknown. ``on_lost``
-    is called once, with the reason, by the thread that notices: this one, or the run's.
+    is called once, with the reason, by the thread that notices: this one, or the run's. So is ``on_asked``, with the
+    reason of a stop (M16). After ``run_ends`` nothing is renewed either, but the loss that follows is noticed (M20).
     Each renewal runs in a copy of the run's context variables. ``before_each`` is called before it.
     """
 
@@ -48,9 +53,11 @@ class Heartbeat:
         held_until: Moment,
         every_ms: int,
         invocation_ends: Moment | None,
+        run_ends: Moment | None = None,
         clock: Clock,
         on_lost: Callable[[LeaseLost], None],
         on_error: Callable[[Exception], None],
+        on_asked: Callable[[str], None] = lambda _: None,
         lost: Callable[[str], LeaseLost],
         before_each: Callable[[], None] = lambda: None,
         pacemaker: Pacemaker | None = None,
@@ -59,9 +66,11 @@ class Heartbeat:
         self._held_until = held_until
         self._every_ms = every_ms
         self._ends = invocation_ends
+        self._run_ends = run_ends
         self._clock = clock
         self._on_lost = on_lost
         self._on_error = on_error
+        self._on_asked = on_asked
         self._make_lost = lost
         self._before_each = before_each
         self._pacemaker = pacemaker_of(clock) if pacemaker is None else pacemaker
@@ -71,6 +80,8 @@ class Heartbeat:
         self._is_stopped = False
         self._process = os.getpid()
         self.waiting: int | None = None
+        self.asked: str | None = None
+        """The mark of the tenure, once it was seen (M16: stop)."""
 
     def start(self) -> bool:
         """Begin, unless the invocation ends before the first renewal is due. Return whether it began.
@@ -112,6 +123,21 @@ class Heartbeat:
             self.lose(self._make_lost("its deadline has passed without a renewal"))
         return self._loss
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is renewed any more: the time of the invocation or of the run is over (M13, M20)."""
+        return self._is_past(self._ends) or self._is_past(self._run_ends)
+
+    def note_stop(self, mark: str | None) -> None:
+        """Note what an answer of the store says of a stop. The first mark counts, and ``on_asked`` is called once."""
+        if mark is None:
+            return
+        with self._lock:
+            if self.asked is not None:
+                return
+            self.asked = mark
+        self._on_asked(mark)
+
     def lose(self, loss: LeaseLost) -> None:
         """Note that the lease is over. The first reason counts, and ``on_lost`` is called once."""
         with self._lock:
@@ -131,7 +157,7 @@ class Heartbeat:
         """
         if self.loss is not None:
             raise self.loss
-        if self._over():
+        if self.is_over:
             return
         try:
             self._renew_once(is_over)
@@ -142,7 +168,7 @@ class Heartbeat:
         if not is_over() and self.loss is not None:
             raise self.loss
 
-    def extend(self, held_until: Moment, *, waiting: int | None) -> None:
+    def extend(self, held_until: Moment, *, waiting: int | None, stop: str | None = None) -> None:
         """Note a renewal by the heartbeat or by another call.
 
         A renewal that is answered after the deadline revives nothing (R3: expiry). Of two that overlap, the one sent
@@ -156,11 +182,12 @@ class Heartbeat:
                 self.waiting = waiting
         if late:
             self.lose(self._make_lost("a renewal was answered after its deadline"))
+        self.note_stop(stop)
 
     def _renew_once(self, is_over: Callable[[], bool] = lambda: False) -> None:
         renewal = self._renew(self._held_until)  # a try that takes longer would hide the loss
         if not is_over():
-            self.extend(renewal.deadline, waiting=renewal.waiting)
+            self.extend(renewal.deadline, waiting=renewal.waiting, stop=renewal.stop)
 
     def beat(self) -> int | None:
         """Renew as the pacemaker says. Return in how many milliseconds the next is due; ``None`` when all is over."""
@@ -180,8 +207,10 @@ class Heartbeat:
         if self._is_stopped:
             return None
         self._before_each()
-        if self._over() or self.loss is not None:
+        if self._is_past(self._ends) or self.loss is not None:
             return None  # M13: never past the end
+        if self._is_past(self._run_ends):
+            return max(1, self._left_ms())  # to notice the loss while the run goes on
         pause_ms = None
         try:
             self._renew_once()
@@ -200,8 +229,8 @@ class Heartbeat:
     def _left_ms(self) -> int:
         return self._clock.now().until(self._held_until)
 
-    def _over(self) -> bool:
-        return self._ends is not None and self._clock.now().until(self._ends) <= 0
+    def _is_past(self, ends: Moment | None) -> bool:
+        return ends is not None and self._clock.now().until(ends) <= 0
 
 
 def _jitter(most_ms: int) -> int:

@@ -18,25 +18,31 @@ place.
 """
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from incumbent.calls import Call, Completed, Outcome, Postponed, Work
-from incumbent.clock import deadline
+from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped, Work
+from incumbent.clock import Moment, deadline
 from incumbent.ending import Ending
-from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, RetryLater
+from incumbent.errors import IncumbentError, LeaseUnavailable, MailboxFull, MessageTooLarge, RetryLater
+from incumbent.later import ask_again, ask_for_wake
 from incumbent.lease import _CURRENT
 from incumbent.observe import LOG, guarded
 from incumbent.progress import Progress, Setup
 from incumbent.reporting import describe
-from incumbent.tenure import Holding, Tenure, report_lost, take
-from incumbent.values import Busy, Claimed, Duplicate, Failure, Idle, Message, Routed
+from incumbent.results import as_sent
+from incumbent.tenure import Holding, Tenure
+from incumbent.validation import to_json
+from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Message, Routed
+
+MAX_REASON_BYTES = 1_024
 
 
 class _Run:
     """The outcome of one run of the handler."""
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: Holding, began: Moment) -> None:
         self.holding = holding
+        self.began = began
         self.result: Any = None
         self.error: BaseException | None = None
         self.took_ms = 0
@@ -51,15 +57,11 @@ class _Run:
         return [message.id for message in self.messages]
 
     @property
-    def is_deferred(self) -> bool:
-        return self.error is None and self.holding.lease.deferred
-
-    @property
-    def outcome(self) -> str:
+    def outcome(self) -> Literal["failed", "stopped", "deferred", "handled"]:
         """How the handler ended, in the words of the fact ``run_ended``."""
         if self.error is not None:
-            return "failed"
-        return "deferred" if self.is_deferred else "handled"
+            return "stopped" if self.holding.lease.cancelled else "failed"
+        return "deferred" if self.holding.lease.deferred else "handled"
 
 
 class Invocation:
@@ -75,6 +77,14 @@ class Invocation:
 
     def serve(self) -> Outcome:
         """Follow the diagram at the top of this module."""
+        outcome = self._serve()
+        if self._setup.settings.wait_ms is None:
+            return outcome
+        from incumbent.waiting import wait_for_result  # here, as few functions wait
+
+        return wait_for_result(self.progress, outcome)
+
+    def _serve(self) -> Outcome:
         own = self.progress.own
         claim = self._claim()
         while isinstance(claim, Tenure):
@@ -93,7 +103,7 @@ class Invocation:
 
     def _claim(self, *, may_make_room: bool = True) -> Tenure | Routed | Duplicate | Busy | Idle:
         """Acquire or route."""
-        call, settings, mailbox, report = self._call, self._setup.settings, self._setup.mailbox, self.report
+        call, settings, mailbox = self._call, self._setup.settings, self._setup.mailbox
         owner = call.new_owner()
         if mailbox is None:
             return self._acquire(owner)
@@ -104,15 +114,32 @@ class Invocation:
                 settings.ttl_ms,
                 call.message,
                 ticket=call.ticket,
-                route=settings.when_busy == "enqueue",
+                route=settings.stores,
                 origin=call.origin,
                 policy=settings.policy,
+                **self._arrival(),
             )
         except MailboxFull as full:
             if full.owner is not None or call.message is None or not may_make_room:
                 raise
             self._make_room()
             return self._claim(may_make_room=False)
+        return self._note_claim(answer, owner)
+
+    def _arrival(self) -> dict[str, Any]:
+        """Return what the claim of a message says of its arrival, where that is not what is usual."""
+        settings, said = self._setup.settings, dict[str, Any]()
+        if self._call.message is None:
+            return said
+        if settings.debounce is not None and self.progress.can_wake_later():
+            said["debounce"] = settings.debounce
+        if settings.when_busy == "interrupt":
+            said["interrupt"] = True
+        return said
+
+    def _note_claim(self, answer: Claim, owner: str) -> Tenure | Routed | Duplicate | Busy | Idle:
+        """Report a claim's answer, and ask for the wake that it calls for."""
+        call, report = self._call, self.report
         if isinstance(answer, Claimed | Duplicate | Idle):
             report.dead(answer.dead_lettered)
         match answer:
@@ -128,12 +155,17 @@ class Invocation:
                 return tenure
             case Routed():
                 report.tell("routed", holder=answer.owner, waiting=answer.waiting)
+                if answer.superseded:
+                    report.tell("superseded", message_ids=answer.superseded)
+                ask_for_wake(self.progress, answer.due_in_ms)
             case Duplicate():
                 report.tell("duplicate", holder=answer.owner, outcome=answer.state)
             case Busy():
                 report.tell("busy", holder=answer.owner)
             case Idle():
                 report.tell("idle")
+                if call.message is None:  # woken too early, or for nothing
+                    ask_again(self.progress, answer.due_in_ms)
         return answer
 
     def _make_room(self) -> None:
@@ -167,11 +199,13 @@ class Invocation:
 
     def _run_until_settled(self, tenure: Tenure | None) -> None:
         """Run one message after the other, as long as this invocation gets a next one."""
+        begins = self.progress.own.is_open
         while tenure is not None:
             if self.progress.should_hand_over_first(tenure.ids):
                 tenure = self._ending.settle(tenure, deferred=tenure.ids, another=False)
                 continue
-            run = self._run(tenure)
+            run = self._run(tenure, begins=begins)
+            begins = False
             try:
                 tenure = self._finish_run(tenure, run)
             except LeaseUnavailable as error:
@@ -181,12 +215,16 @@ class Invocation:
                 self.report.store_error(error, owner=run.holding.lease.owner)
                 return
 
-    def _run(self, tenure: Tenure) -> _Run:
+    def _run(self, tenure: Tenure, *, begins: bool) -> _Run:
         """Run the handler once, under a heartbeat that is over before this returns."""
-        holding = Holding(self._gather(tenure), self.progress)
+        if self._setup.settings.deliver == "all":
+            from incumbent.gathering import gather  # here, as most functions run one message at a time
+
+            tenure = gather(tenure, self.progress, begins=begins)
+        holding = Holding(tenure, self.progress)
         lease, heartbeat = holding.lease, holding.heartbeat
-        run = _Run(holding)
         began = self._setup.clock.now()
+        run = _Run(holding, began)
         self.report.tell(
             "run_started",
             owner=tenure.owner,
@@ -197,14 +235,13 @@ class Invocation:
         )
         current = _CURRENT.set(lease)
         try:
-            if not heartbeat.start():
-                self.report.flush()
+            holding.start()
             lease.assert_held()  # a claim that was answered too late starts nothing (R12)
             run.result = self._work(lease.messages[0], lease)
         except BaseException as error:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
             run.error = error
         finally:
-            heartbeat.stop()
+            holding.stop()
             lease.end()
             _CURRENT.reset(current)
         if heartbeat.is_copy:
@@ -225,26 +262,6 @@ class Invocation:
         )
         raise SystemExit(1) from run.error
 
-    def _gather(self, tenure: Tenure) -> Tenure:
-        """With ``deliver="all"``: let a burst collect, and start the run for all that is due (not a retry, M6)."""
-        settings = self._setup.settings
-        if self._setup.mailbox is None or settings.deliver != "all" or tenure.messages[0].attempt > 1:
-            return tenure
-        if settings.gather_ms:
-            self._setup.clock.sleep_ms(settings.gather_ms)
-        elif not tenure.waiting:
-            return tenure
-        try:
-            taken, held_until = take(tenure, self.progress, tenure.ids, give_up_at=tenure.deadline)
-        except LeaseUnavailable as error:  # the lease stands, and so do the messages: they run next
-            self.report.store_error(error, owner=tenure.owner)
-            return tenure
-        except LeaseLost as loss:
-            report_lost(tenure, self.progress, loss)
-            raise
-        arrived = map(self.progress.own.prepared, taken)
-        return tenure._replace(messages=(*tenure.messages, *arrived), waiting=0, deadline=held_until)
-
     def _finish_run(self, tenure: Tenure, run: _Run) -> Tenure | None:
         """Report the outcome of a run, and settle it. Return this invocation's next tenure."""
         error, ids, own, heartbeat = run.error, run.ids, self.progress.own, run.holding.heartbeat
@@ -257,22 +274,34 @@ class Invocation:
             message_ids=tuple(ids),
             attempt=run.holding.lease.attempt,
             ms=run.took_ms,
-            error=None if error is None else describe(error),
+            error=describe(error) if error is not None and run.outcome == "failed" else None,
         )
         if loss is not None:
             raise loss from (None if error is loss else error)
         self._note_fate(run, ids)
-        is_over = error is not None and not isinstance(error, Exception)
-        another = not is_over and not run.is_deferred and self.progress.time_for_another()
+        ended = run.outcome
+        is_over = ended == "failed" and not isinstance(error, Exception)
         if is_over:
             own.end(error=error)  # SystemExit and its like end the invocation, also for another's message
+        hold_ms, hold_reason = self._hold(run)
+        failures = [_failure(each, error) for each in ids] if ended == "failed" and error is not None else []
+        policy = self._setup.settings.policy
         try:
             return self._ending.settle(
                 tenure,
-                another=another,  # not if it deferred: its messages would be given again at once
-                handled=ids if error is None and not run.is_deferred else (),
-                failed=() if error is None else [_failure(each, error) for each in ids],
-                deferred=ids if run.is_deferred else (),
+                # not if it deferred: its messages would be given again at once
+                another=not is_over and ended != "deferred" and self.progress.time_for_another(),
+                handled=ids if ended == "handled" else (),
+                failed=failures,
+                pauses_ms={
+                    each.id: policy.pause_ms(message.attempt) if each.after_ms is None else each.after_ms
+                    for each, message in zip(failures, run.messages, strict=False)
+                },
+                deferred=ids if ended == "deferred" else (),
+                stopped=ids if ended == "stopped" else (),
+                results=self._results(run, ids) if ended == "handled" else None,
+                hold_ms=hold_ms,
+                hold_reason=hold_reason,
                 heartbeat=heartbeat,
             )
         except IncumbentError as unsettled:
@@ -280,29 +309,60 @@ class Invocation:
 
     def _note_fate(self, run: _Run, ids: list[str]) -> None:
         """Note what has become of this invocation's message, and pass on what has become of others."""
-        own, error = self.progress.own, run.error
-        has_own = own.is_among(ids)
-        if error is not None:
-            if has_own:
-                own.end(error=error)
-            else:  # no source gets the error
-                LOG.error(
-                    "a run of key %r failed: messages %s, attempt %s",
-                    self._call.key,
-                    ids,
-                    run.holding.lease.attempt,
-                    exc_info=error,
-                )
-        elif run.is_deferred:
-            if has_own:
+        own, has_own = self.progress.own, self.progress.own.is_among(ids)
+        match run.outcome:
+            case "failed" if has_own:
+                own.end(error=run.error)
+            case "failed":  # no source gets the error
+                attempt = run.holding.lease.attempt
+                said = (self._call.key, ids, attempt)
+                LOG.error("a run of key %r failed: messages %s, attempt %s", *said, exc_info=run.error)
+            case "stopped" if has_own:
+                own.end(answer=Stopped())
+            case "deferred" if has_own:
                 own.end(answer=Postponed(reason="deferred"))
-        else:
-            if has_own:
-                own.end(answer=Completed(result=run.result))
-            if self._setup.on_result is not None:
-                for message in run.messages:
-                    if message.id != own.id:
-                        guarded("on_result", self._setup.on_result, message, run.result)
+            case "handled":
+                if has_own:
+                    own.end(answer=Completed(result=run.result))
+                self._pass_on(run)
+            case "stopped" | "deferred":
+                pass
+
+    def _pass_on(self, run: _Run) -> None:
+        """Give the results of others' messages to the hook."""
+        if self._setup.on_result is not None:
+            for message in run.messages:
+                if message.id != self.progress.own.id:
+                    guarded("on_result", self._setup.on_result, message, run.result)
+
+    def _results(self, run: _Run, ids: list[str]) -> dict[str, Any] | None:
+        """Return what the store keeps of a result (M17), for each message; ``None`` if it is not JSON."""
+        policy = self._setup.settings.policy
+        for result in (lambda: run.result, lambda: as_sent(run.result)) if policy.result_bytes else ():
+            try:
+                to_json(result(), key=self._call.key, message_id=ids[0], most_bytes=policy.result_bytes)
+            except MessageTooLarge:  # which the store notes
+                pass
+            except Exception:  # noqa: BLE001, S112 - a leased_function may return anything
+                continue
+            return dict.fromkeys(ids, result())
+        return None
+
+    def _hold(self, run: _Run) -> tuple[int, str | None]:
+        """Return for how long the key is held after a run, and why: its handler asked for it, or runs need a gap."""
+        holds: list[tuple[int, str]] = []
+        settings, error = self._setup.settings, run.error
+        if settings.min_gap_ms:
+            rest_ms = settings.min_gap_ms - run.began.until(self._setup.clock.now())
+            holds.append((rest_ms, f"two runs begin at least {settings.min_gap_ms:,} ms apart (min_gap_ms)"))
+        if isinstance(error, RetryLater) and getattr(error, "scope", "message") == "key":
+            holds.append((_failure("", error).after_ms or 0, describe(error)))
+        hold_ms, reason = max(holds, default=(0, ""))
+        return (hold_ms, _cut(reason)) if hold_ms > 0 else (0, None)
+
+
+def _cut(reason: str) -> str:
+    return reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 def _failure(message_id: str, error: BaseException) -> Failure:

@@ -4,11 +4,12 @@ import enum
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
 from incumbent.heartbeat import Heartbeat
+from incumbent.validation import from_json
 from incumbent.values import Message
 
 
@@ -17,6 +18,9 @@ class Stop(enum.Enum):
 
     LOST = "lost"
     """The lease is over; every later write must be refused by its fence."""
+    ASKED = "asked"
+    """An operator or a later message has asked this run to stop (M16): keep what is done and return. ``stop_reason``
+    says why."""
     DEADLINE = "deadline"
     """The invocation is nearly over: keep what is done and ``return lease.defer()``."""
 
@@ -86,6 +90,10 @@ class Lease:
         self._deferred = False
         self._ended = False
         self._callback: Callable[[], object] | None = None
+        self._when_asked: Callable[[], object] | None = None
+        self._unsent_note: Any = None
+        self.cancelled: bool = False
+        """Whether a stop has cancelled the handler, which let the ``CancelledError`` out (``cancel_on_stop``)."""
 
     @property
     def attempt(self) -> int:
@@ -108,10 +116,17 @@ class Lease:
         """Why this run should end now, or ``None``. Check it between steps; it sends no request."""
         if self._ended or self._heartbeat.loss is not None:
             return Stop.LOST
+        if self._heartbeat.asked is not None:
+            return Stop.ASKED
         time_left_ms = self.time_left_ms
         if time_left_ms is not None and time_left_ms <= self._stop_before_ms:
             return Stop.DEADLINE
         return None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why this run was asked to stop, which may be empty; ``None`` if it was not. Sends no request."""
+        return self._heartbeat.asked
 
     def assert_held(self) -> None:
         """Raise ``LeaseLost`` if the lease is over, as far as is known without a request.
@@ -153,7 +168,7 @@ class Lease:
         """
         self._refuse_in_a_child("take")
         self.assert_held()
-        if self.time_left_ms == 0:
+        if self._heartbeat.is_over:
             return []
         with self._taking:  # two threads must not be given the same message
             try:
@@ -165,6 +180,30 @@ class Lease:
             self._taken += arrived
         self.assert_held()
         return arrived
+
+    def note(self, value: Any) -> None:
+        """Note how far this run has come, for ``status`` and ``show``: JSON of at most 1,024 bytes (M18).
+
+        It is sent with the next renewal, so it costs no request. The last one counts, and it ends with the run. Raises
+        ``ConfigurationError`` for a value that is not JSON or too large, and with a provider that only leases.
+        """
+        from incumbent.providers.shared import check_note  # only runs that note load the rules
+
+        self._refuse_in_a_child("note")
+        if not self._can_defer:
+            raise ConfigurationError(f"note() of key {self.key!r}: this provider stores no messages", key=self.key)
+        text = check_note(self.key, value)
+        self._unsent_note = None if text is None else from_json(text)  # as it is now, whatever becomes of the value
+
+    @property
+    def unsent_note(self) -> Any:
+        """The last note, while no renewal has sent it."""
+        return self._unsent_note
+
+    def note_sent(self, note: Any) -> None:
+        """Note that a renewal has sent it."""
+        if self._unsent_note is note:
+            self._unsent_note = None
 
     def defer(self) -> Deferred:
         """Leave this run's messages to the next invocation: ``return lease.defer()``.
@@ -207,6 +246,18 @@ class Lease:
         self._callback = callback
         if self._heartbeat.loss is not None:
             self.lost()
+
+    def when_asked(self, callback: Callable[[], object] | None) -> None:
+        """Call this once when the run is asked to stop, from the thread that notices; now if it was asked already."""
+        self._when_asked = callback
+        if self._heartbeat.asked is not None:
+            self.asked()
+
+    def asked(self) -> None:
+        """Call what ``when_asked`` was given."""
+        callback, self._when_asked = self._when_asked, None
+        if callback is not None:
+            callback()
 
     def lost(self) -> None:
         """Call what ``when_lost`` was given."""

@@ -29,6 +29,13 @@ FactName: TypeAlias = Literal[
     "chain_cut",
     "dead",
     "lost",
+    "stop_asked",
+    "superseded",
+    "holding",
+    "stop_sent",
+    "held",
+    "resumed",
+    "cancelled",
     "refused",
     "store_error",
     "orphan",
@@ -41,9 +48,17 @@ class Fact:
     """One thing that happened to a key. It holds no event; ``error`` is an exception's text, which may quote one.
 
     ``sent`` is a message that ``send`` has stored. ``outcome`` is the state for ``sent`` and ``duplicate``; for an
-    ended run it is ``handled``, ``failed``, ``deferred`` or ``lost``; for an orphan it is ``woken``, ``failed``,
-    ``untargeted``, ``paused`` or ``remaining``. ``holder`` is the owner of the key when that is not this invocation.
-    ``ms`` is the duration of a run or a hold, or how long an orphan has been one.
+    ended run it is ``handled``, ``failed``, ``stopped``, ``deferred`` or ``lost``; for an orphan it is ``woken``,
+    ``failed``, ``untargeted``, ``paused`` or ``remaining``. ``holder`` is the owner of the key when that is not this
+    invocation. ``ms`` is the duration of a run or a hold, or how long an orphan has been one.
+
+    ``stop_asked`` is a run that has seen the mark of a stop, ``error`` its reason (M16). ``superseded`` are messages
+    that a later one has replaced (M21). ``holding`` comes with each renewal of a run that is longer than its ttl:
+    ``ms`` is for how long its invocation has held the key.
+
+    ``stop_sent``, ``held``, ``resumed`` and ``cancelled`` come from the calls of these names: ``outcome`` is ``marked``
+    or ``no run`` of a stop, ``held`` or ``not held`` of a resume, and the message's state of a cancel; ``error`` is the
+    reason that the caller gave, ``ms`` how long the key is held.
 
     ``dead`` is a message that moved to the dead letters. ``orphan`` is a key that the sweeper found, of function
     ``target``; only the first of each target that could not be woken gives the reason, in ``error``. ``swept`` ends

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from incumbent import powertools, results
+from incumbent.backends import check_backend, check_waits
 from incumbent.clock import SYSTEM_CLOCK, Clock
-from incumbent.contract import check_backend, check_waits
 from incumbent.errors import ConfigurationError
-from incumbent.keys import check_keyspace
+from incumbent.keyspaces import check_keyspace
 from incumbent.lease import Lease
 from incumbent.observe import Observer
 from incumbent.policies import policy_in_force
-from incumbent.settings import Settings
+from incumbent.settings import Settings, WhenBusy
 from incumbent.sources import stored_form
 from incumbent.validation import shown
 from incumbent.values import Message, Policy
@@ -28,11 +28,17 @@ class SettingOptions(TypedDict, total=False):
 
     ttl_ms: int | None
     renew_every_ms: int | None
-    when_busy: Literal["enqueue", "reject", "skip"]
+    when_busy: WhenBusy
+    wait_ms: int | None
     deliver: Literal["one", "all"]
-    gather_ms: int
+    debounce_ms: int
+    debounce_max_ms: int | None
+    min_gap_ms: int
     drain_ms: int | None
     stop_before_ms: int | None
+    watch_ms: int | None
+    cancel_on_stop: bool
+    max_run_ms: int | None
     max_hops: int
     policy: Policy | None
 

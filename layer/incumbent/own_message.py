@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from incumbent.calls import Call, Completed, Postponed
+from incumbent.calls import Call, Completed, Postponed, Stopped
 from incumbent.observe import LOG
 from incumbent.validation import at_any_depth, is_plain
 from incumbent.values import Message, Policy
@@ -19,7 +19,7 @@ class Fate(NamedTuple):
     promised (M3). ``is_settled`` says that the store knows: the answer stands, whatever happens to other messages.
     """
 
-    answer: Completed | Postponed | None = None
+    answer: Completed | Postponed | Stopped | None = None
     error: BaseException | None = None
     is_settled: bool = False
 
@@ -51,7 +51,7 @@ class OwnMessage:
         """Return whether the message is one of these."""
         return self.id is not None and self.id in ids
 
-    def end(self, *, answer: Completed | Postponed | None = None, error: BaseException | None = None) -> None:
+    def end(self, *, answer: Completed | Postponed | Stopped | None = None, error: BaseException | None = None) -> None:
         """Note how its run has ended; the store does not know yet."""
         self.fate = self.fate._replace(answer=answer, error=error)
 

@@ -22,14 +22,17 @@ _COUNTED: Mapping[FactName, str] = {
     "handed_over": "HandedOver",
     "dead": "DeadLettered",
     "lost": "LeaseLost",
+    "stop_asked": "StopAsked",
+    "superseded": "MessageSuperseded",
     "store_error": "StoreErrors",
     "swept": "SweeperRan",
 }
-_ENDED = {"handled": "RunCompleted", "failed": "RunFailed"}
+_ENDED = {"handled": "RunCompleted", "failed": "RunFailed", "stopped": "RunStopped"}
 _MEASURED: Mapping[FactName, Mapping[str, str]] = {
     "claimed": {"MailboxDepth": "waiting"},
     "routed": {"MailboxDepth": "waiting"},
     "run_started": {"WaitMs": "waited_ms"},
+    "holding": {"HoldingMs": "ms"},
     "released": {"HoldMs": "ms"},
     "handed_over": {"HoldMs": "ms"},
     "swept": {"OrphansFound": "waiting", "OldestWaitingMs": "ms"},
@@ -41,7 +44,7 @@ METRICS = frozenset({*_COUNTED.values(), *_ENDED.values(), *_MEASURES})
 _FLAGS_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
 
 
-_AT_ONCE: frozenset[FactName] = frozenset({"lost", "dead"})
+_AT_ONCE: frozenset[FactName] = frozenset({"lost", "dead", "holding"})
 _MAX_FACTS = 50  # of a line: CloudWatch takes 100 values of a metric
 
 

@@ -13,7 +13,7 @@ from incumbent.pacemaker import Pacemaker
 from incumbent.reporting import Reporter
 from incumbent.settings import Settings
 from incumbent.values import Message
-from incumbent.wakers import Waker
+from incumbent.wakers import Waker, can_delay
 
 
 class Setup(NamedTuple):
@@ -50,6 +50,10 @@ class Progress:
     def can_wake(self) -> bool:
         """Return whether the rest can be handed over; a chain that is too long is cut and left to the sweeper."""
         return self.may_wake and self.call.hops < self.settings.max_hops
+
+    def can_wake_later(self) -> bool:
+        """Return whether this invocation can have the key's function woken at a later moment."""
+        return self.can_wake() and can_delay(self.setup.waker) and self.call.origin.target is not None
 
     def caller_waits(self) -> bool:
         """Return whether a caller is blocked on this response, unless ``drain_ms`` decides."""

@@ -129,6 +129,14 @@ def check_answer(result: object, key: str) -> None:
         )
 
 
+def as_sent(result: object) -> object:
+    """Return a result as what its caller reads: JSON as Lambda sends it, where a decimal is a number.
+
+    Raises any exception for a result that is not JSON.
+    """
+    return json.loads(result if isinstance(result, bytes) else _encoder()(result))
+
+
 def _encoder() -> Callable[[object], str]:
     runtime_client = sys.modules.get("awslambdaric.lambda_runtime_marshaller")  # loaded before any handler in Lambda
     encode: Callable[[object], str] = getattr(runtime_client, "to_json", _ENCODER.encode)

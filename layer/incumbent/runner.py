@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from incumbent.backends import is_mailbox
 from incumbent.calls import Call, Outcome, Work
 from incumbent.clock import Clock
-from incumbent.contract import LeaseProvider, is_mailbox
+from incumbent.contract import LeaseProvider
 from incumbent.errors import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
 from incumbent.invocation import Invocation
 from incumbent.lease import Lease

@@ -1,8 +1,9 @@
 """One tenure of a key: what was granted, and the lease and the heartbeat under which its messages run."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from incumbent.backends import is_control
 from incumbent.clock import Moment, deadline
 from incumbent.errors import LeaseLost
 from incumbent.heartbeat import Heartbeat, Renewal
@@ -12,15 +13,22 @@ from incumbent.own_message import OwnMessage
 from incumbent.progress import Progress
 from incumbent.values import Claimed, Continued, Message
 
+if TYPE_CHECKING:
+    from incumbent.watch import Watch
+
 
 class Tenure(NamedTuple):
-    """What a claim or a settle granted: the owner that holds the key, and the messages that it runs."""
+    """What a claim or a settle granted: the owner that holds the key, and the messages that it runs.
+
+    ``stop`` is its mark, if that was seen before its run begins (M16).
+    """
 
     owner: str
     fence: int
     messages: tuple[Message, ...]
     waiting: int
     deadline: Moment
+    stop: str | None = None
 
     @classmethod
     def of(cls, granted: Claimed | Continued, own: OwnMessage) -> "Tenure":
@@ -46,18 +54,23 @@ class Holding:
         self._tenure = tenure
         self._progress = progress
         call, settings = progress.call, progress.settings
+        limit_ms = settings.max_run_ms
+        self._limit = None if limit_ms is None else progress.clock.now().plus(limit_ms)
         self.heartbeat = Heartbeat(
             self._renew,
             held_until=tenure.deadline,
             every_ms=settings.beat_ms,
             invocation_ends=call.ends,
+            run_ends=self._limit,
             clock=progress.clock,
             on_lost=self._on_lost,
             on_error=self._on_error,
+            on_asked=self._on_asked,
             lost=self._lost,
             before_each=self._before_each,
             pacemaker=progress.setup.pacemaker,
         )
+        self.heartbeat.asked = tenure.stop
         self.lease = Lease(
             key=call.key,
             owner=tenure.owner,
@@ -72,15 +85,53 @@ class Holding:
             can_defer=progress.setup.mailbox is not None,
         )
 
+        self._watch = self._make_watch()
+
+    def start(self) -> None:
+        """Begin to renew and to look for a stop. If there is nothing to renew, the facts so far are told now."""
+        if not self.heartbeat.start():
+            self._progress.report.flush()
+        if self._watch is not None:
+            self._watch.start()
+
+    def stop(self) -> None:
+        """Stop both. No request is sent or in flight afterwards."""
+        self.heartbeat.stop()
+        if self._watch is not None:
+            self._watch.stop()
+
+    def _make_watch(self) -> "Watch | None":
+        """Make the watch, where the options want one and the provider can tell of a stop."""
+        tenure, setup, provider = self._tenure, self._progress.setup, cast("object", self._progress.setup.provider)
+        every_ms, key = setup.settings.watch_ms, self._progress.call.full_key
+        if every_ms is None or not is_control(provider):
+            return None
+        from incumbent.watch import Watch  # here, as few functions watch
+
+        return Watch(
+            lambda: provider.watch(key, tenure.owner, fence=tenure.fence),
+            self.heartbeat,
+            every_ms=every_ms,
+            pacemaker=setup.pacemaker,
+            prepare=leave_untraced,
+            on_error=self._on_error,
+        )
+
     def _renew(self, give_up_at: Moment) -> Renewal:
         tenure, setup, key = self._tenure, self._progress.setup, self._progress.call.full_key
         ttl_ms = setup.settings.ttl_ms
         if setup.mailbox is not None:
-            beat = setup.mailbox.beat(key, tenure.owner, ttl_ms, fence=tenure.fence, give_up_at=give_up_at)
-            return Renewal(deadline=beat.deadline, waiting=beat.waiting)
+            note = self.lease.unsent_note
+            noted: dict[str, Any] = {} if note is None else {"note": note}
+            beat = setup.mailbox.beat(key, tenure.owner, ttl_ms, fence=tenure.fence, give_up_at=give_up_at, **noted)
+            if noted:
+                self.lease.note_sent(note)
+            self._report_holding()
+            return Renewal(deadline=beat.deadline, waiting=beat.waiting, stop=beat.stop)
         sent = setup.clock.now()
         if not setup.provider.renew_lease(key, tenure.owner, ttl_ms):
             raise self._lost("its renewal was refused")
+        self._report_holding()
         return Renewal(deadline=deadline(sent, ttl_ms))
 
     def _take(self, have: Sequence[str]) -> Sequence[Message]:
@@ -88,11 +139,13 @@ class Holding:
             return ()
         taken, held_until = take(self._tenure, self._progress, have, give_up_at=self.heartbeat.held_until)
         if not self.lease.ended:
-            self.heartbeat.extend(held_until, waiting=0)
+            self.heartbeat.extend(held_until, waiting=0, stop=mark_in(taken))
         return taken
 
     def _lost(self, why: str) -> LeaseLost:
-        key = self._progress.call.key
+        key, settings = self._progress.call.key, self._progress.settings
+        if self._limit is not None and self._progress.clock.now().until(self._limit) <= 0:
+            why = f"its run took longer than max_run_ms ({settings.max_run_ms:,}), so it was not renewed any more"
         return LeaseLost(
             f"the lease of key {key!r} is lost: {why}; nothing of this run is settled, and its messages run again",
             key=key,
@@ -103,8 +156,18 @@ class Holding:
         leave_untraced()
         self._progress.report.flush()
 
+    def _report_holding(self) -> None:
+        """Report that the key is held for long already: an alarm must not wait for its release."""
+        held_ms = self._progress.began.until(self._progress.clock.now())
+        if held_ms > self._progress.settings.ttl_ms:
+            self._progress.report.tell("holding", owner=self._tenure.owner, fence=self._tenure.fence, ms=held_ms)
+
     def _on_error(self, error: Exception) -> None:
         self._progress.report.store_error(error, owner=self._tenure.owner)
+
+    def _on_asked(self, reason: str) -> None:
+        report_asked(self._tenure, self._progress, reason)
+        self.lease.asked()
 
     def _on_lost(self, loss: LeaseLost) -> None:
         report_lost(self._tenure, self._progress, loss)
@@ -125,6 +188,17 @@ def take(
         progress.call.full_key, tenure.owner, ttl_ms, have=have, fence=tenure.fence, give_up_at=give_up_at
     )
     return taken, deadline(sent, ttl_ms)
+
+
+def mark_in(taken: Sequence[Message]) -> str | None:
+    """Return the mark of the tenure that a take has brought (M16: stop)."""
+    mark: str | None = getattr(taken, "stop", None)  # a provider of another package may return any sequence
+    return mark
+
+
+def report_asked(tenure: Tenure, progress: Progress, reason: str) -> None:
+    """Report that a tenure was found asked to stop."""
+    progress.report.tell("stop_asked", owner=tenure.owner, fence=tenure.fence, error=reason or None)
 
 
 def report_lost(tenure: Tenure, progress: Progress, loss: LeaseLost) -> None:

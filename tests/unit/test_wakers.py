@@ -14,8 +14,11 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from incumbent import ConfigurationError, IncumbentError, LambdaWaker, StoredFormatUnknown, Wake
-from tests.unit.stage import ARN
+from incumbent import ConfigurationError, IncumbentError, LambdaWaker, SqsWaker, StoredFormatUnknown, Wake
+from incumbent.testing import stand_in
+from incumbent.testing.clock import FakeClock
+from incumbent.wakers import SplittingWaker, can_delay, waker_from_env
+from tests.unit.stage import ARN, RecordingWaker
 
 EVENTS = Path(__file__).parents[2] / "events"
 WAKE = Wake(key="orders/k", ticket="ticket.abc", target=ARN, hops=3)
@@ -148,7 +151,7 @@ def test_waker_invokes_the_target_asynchronously(invoke_api: Lambda, monkeypatch
     path = f"/2015-03-31/functions/{ARN}/invocations"
     assert invoke_api.asked == [(path, "Event", EVENT)] * 2
     assert len(set(invoke_api.callers)) == 1  # over one connection
-    waker._client.close()  # noqa: SLF001 - a process keeps it, a test does not
+    waker._client.client.close()  # noqa: SLF001 - a process keeps it, a test does not
 
 
 def test_waker_waits_for_seconds_and_not_for_minutes(invoke_api: Lambda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,10 +159,10 @@ def test_waker_waits_for_seconds_and_not_for_minutes(invoke_api: Lambda, monkeyp
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", invoke_api.url)
     waker = LambdaWaker()
     waker(WAKE)
-    config = waker._client.meta.config  # noqa: SLF001 - it cannot be seen from outside
+    config = waker._client.client.meta.config  # noqa: SLF001 - it cannot be seen from outside
     assert (config.connect_timeout, config.read_timeout) == (1, 3)
     assert config.retries["total_max_attempts"] == 2
-    waker._client.close()  # noqa: SLF001 - as above
+    waker._client.client.close()  # noqa: SLF001 - as above
 
 
 def test_waker_uses_the_client_that_it_is_given(invoke_api: Lambda) -> None:
@@ -172,7 +175,7 @@ def test_waker_uses_the_client_that_it_is_given(invoke_api: Lambda) -> None:
 
 def test_waker_makes_no_client_before_its_first_wake() -> None:
     """A function that never hands over does not pay for boto3."""
-    assert LambdaWaker()._client is None  # noqa: SLF001 - it cannot be seen from outside
+    assert LambdaWaker()._client.client is None  # noqa: SLF001 - it cannot be seen from outside
 
 
 def test_waker_finds_its_region_or_says_what_to_set(invoke_api: Lambda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +185,7 @@ def test_waker_finds_its_region_or_says_what_to_set(invoke_api: Lambda, monkeypa
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     waker = LambdaWaker()
     waker(WAKE)
-    waker._client.close()  # noqa: SLF001 - a process keeps it, a test does not
+    waker._client.client.close()  # noqa: SLF001 - a process keeps it, a test does not
     monkeypatch.delenv("AWS_REGION", raising=False)
     with pytest.raises(ConfigurationError, match="AWS_REGION"):
         LambdaWaker()(WAKE)
@@ -237,3 +240,138 @@ def test_resume_event_of_a_later_version_is_not_guessed_at() -> None:
     event["incumbent"]["v"] = 2
     with pytest.raises(StoredFormatUnknown, match="version 2"):
         Wake.from_event(event)
+
+
+# --- wakes with a delay
+
+QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/wakes"
+
+
+@dataclass(slots=True)
+class Queue:
+    """A client of SQS that notes what it is asked."""
+
+    sent: list[dict[str, Any]] = field(default_factory=list)
+
+    def send_message(self, **asked: Any) -> dict[str, Any]:
+        """Note it."""
+        self.sent.append(asked)
+        return {"MessageId": "1"}
+
+
+def test_resume_event_does_not_say_when_it_was_due() -> None:
+    """Whoever gets it looks into the store."""
+    assert Wake(key="orders/k", ticket="ticket.abc", target=ARN, hops=3, after_ms=1_000).to_event() == EVENT
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "delay_s"), [(0, 0), (1, 1), (1_000, 1), (1_001, 2), (900_000, 900), (900_001, 900), (86_400_000, 900)]
+)
+def test_delay_is_in_whole_seconds_and_never_beyond_what_sqs_takes(after_ms: int, delay_s: int) -> None:
+    """A wake that comes too early would have to be sent once more."""
+    queue = Queue()
+    SqsWaker(QUEUE, client=queue)(Wake(key="orders/k", ticket=None, target=ARN, after_ms=after_ms))
+    (sent,) = queue.sent
+    assert (sent["QueueUrl"], sent["DelaySeconds"]) == (QUEUE, delay_s)
+
+
+def test_queued_wake_is_read_with_what_remains_of_its_delay() -> None:
+    """A delay longer than SQS knows is split up by whoever reads it."""
+    queue, clock = Queue(), FakeClock(wall_ms=1_700_000_000_000)
+    wake = Wake(key="orders/k", ticket="ticket.abc", target=ARN, hops=3, after_ms=1_000_000)
+    SqsWaker(QUEUE, client=queue, clock=clock)(wake)
+    body = queue.sent[0]["MessageBody"]
+    assert json.loads(body) == {
+        "incumbent_wake": {
+            "v": 1,
+            "key": "orders/k",
+            "ticket": "ticket.abc",
+            "target": ARN,
+            "hops": 3,
+            "at_ms": 1_700_001_000_000,
+        }
+    }
+    assert Wake.from_queue(body, 1_700_000_900_000) == Wake(
+        key="orders/k", ticket="ticket.abc", target=ARN, hops=3, after_ms=100_000
+    )
+    late = Wake.from_queue(body, 1_700_001_000_001)
+    assert late is not None
+    assert late.after_ms == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"v": "1"}, {"key": ""}, {"key": 7}, {"ticket": 7}, {"target": None}, {"hops": -1}, {"at_ms": "soon"}],
+    ids=repr,
+)
+def test_forged_queued_wake_is_none(changed: Mapping[str, Any]) -> None:
+    """It is checked like a resume event."""
+    inner = json.loads(Wake(key="k", ticket=None, target=ARN).to_queue(0))["incumbent_wake"]
+    assert Wake.from_queue(json.dumps({"incumbent_wake": inner}), 0) is not None
+    assert Wake.from_queue(json.dumps({"incumbent_wake": {**inner, **changed}}), 0) is None
+    assert Wake.from_queue(json.dumps({"incumbent_wake": inner, "more": 1}), 0) is None
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "null", "[" * 100_000, json.dumps(EVENT)])
+def test_other_bodies_are_no_queued_wakes(body: str) -> None:
+    """Also what is not JSON."""
+    assert Wake.from_queue(body, 0) is None
+
+
+def test_queued_wake_of_a_later_version_is_refused() -> None:
+    """M12: its queue keeps it."""
+    with pytest.raises(StoredFormatUnknown, match="version 2"):
+        Wake.from_queue(json.dumps({"incumbent_wake": {"v": 2, "key": "orders/k"}}), 0)
+
+
+def test_ticket_that_is_none_by_its_name_is_not_queued_further() -> None:
+    """M9: as in a resume event."""
+    wake = Wake.from_queue(Wake(key="k", ticket="somebody", target=ARN).to_queue(0), 0)
+    assert wake is not None
+    assert wake.ticket is None
+
+
+@pytest.mark.parametrize("url", ["", None, 7, QUEUE + ".fifo"])
+def test_queue_that_cannot_delay_is_refused(url: Any) -> None:
+    """SQS refuses a delay for one message of a FIFO queue."""
+    with pytest.raises(ConfigurationError, match="standard queue"):
+        SqsWaker(url)
+
+
+def test_queue_is_told_nothing_without_a_target() -> None:
+    """As Lambda's waker says it."""
+    queue = Queue()
+    with pytest.raises(ConfigurationError, match="INCUMBENT_TARGET"):
+        SqsWaker(QUEUE, client=queue)(Wake(key="orders/k", ticket=None, target=None))
+    assert queue.sent == []
+
+
+def test_stand_in_keeps_later_wakes_too() -> None:
+    """No client is made."""
+    wakes: list[Wake] = []
+    later = Wake(key="orders/k", ticket=None, target=ARN, after_ms=1_000)
+    with stand_in(wakes=wakes):
+        SqsWaker(QUEUE)(later)
+        waker_from_env({"INCUMBENT_WAKE_QUEUE_URL": QUEUE})(later)
+        waker_from_env({"INCUMBENT_WAKE_QUEUE_URL": QUEUE})(WAKE)
+    assert wakes == [later, later, WAKE]
+
+
+def test_queue_makes_the_environments_waker_delay() -> None:
+    """Without it the sweeper is the clock."""
+    assert can_delay(waker_from_env({"INCUMBENT_WAKE_QUEUE_URL": QUEUE}))
+    assert not can_delay(waker_from_env({"INCUMBENT_WAKE_QUEUE_URL": ""}))
+    assert isinstance(waker_from_env({}), LambdaWaker)
+    assert can_delay(SqsWaker(QUEUE))
+    assert not can_delay(None)
+    assert not can_delay(RecordingWaker())
+
+
+def test_wakes_at_once_and_later_ones_go_by_a_waker_each() -> None:
+    """A hand-over does not pay for a queue."""
+    at_once, later = RecordingWaker(), RecordingWaker()
+    waker = SplittingWaker(at_once, later)
+    waker(WAKE)
+    delayed = Wake(key="orders/k", ticket=None, target=ARN, after_ms=1)
+    waker(delayed)
+    assert (at_once.wakes, later.wakes) == ([WAKE], [delayed])

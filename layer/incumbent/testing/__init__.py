@@ -8,6 +8,7 @@ Nothing of the runtime imports this package, and importing it loads neither pyte
 """
 
 from incumbent.testing.clock import FakeClock
-from incumbent.testing.handlers import FakeContext, FakeLease, Played, Run, lease, run, stand_in
+from incumbent.testing.conversation import After, Played, Run, run
+from incumbent.testing.handlers import FakeContext, FakeLease, lease, stand_in
 
-__all__ = ["FakeClock", "FakeContext", "FakeLease", "Played", "Run", "lease", "run", "stand_in"]
+__all__ = ["After", "FakeClock", "FakeContext", "FakeLease", "Played", "Run", "lease", "run", "stand_in"]
