@@ -4,16 +4,16 @@ All public names are here, except the providers: import these from their modules
 neighbours), so that a function loads only the store that it uses.
 """
 
-from incumbent.contract import (
-    Archive,
-    LeaseProvider,
-    Mailbox,
+from incumbent.backends import (
     NoopLeaseProvider,
     is_archive,
+    is_control,
     is_lease_provider,
     is_mailbox,
     resolve_lease_provider,
 )
+from incumbent.contract import Archive, Control, LeaseProvider, Mailbox
+from incumbent.controlling import cancel, hold, keys, resume, show, status, stop, wait
 from incumbent.decorators import leased, leased_function
 from incumbent.errors import (
     ConfigurationError,
@@ -32,7 +32,7 @@ from incumbent.errors import (
 )
 from incumbent.lease import Lease, Stop, current_lease
 from incumbent.observe import Fact, Observer
-from incumbent.sending import Sent, send, status
+from incumbent.sending import Sent, send
 from incumbent.values import (
     Acquisition,
     Beat,
@@ -43,14 +43,16 @@ from incumbent.values import (
     Duplicate,
     Failure,
     Idle,
+    KeyStatus,
     Message,
     Origin,
     Orphan,
     Policy,
     Released,
     Routed,
+    Status,
 )
-from incumbent.wakers import LambdaWaker, Wake, Waker
+from incumbent.wakers import LambdaWaker, SqsWaker, Wake, Waker
 
 __version__ = "0.1.0"
 
@@ -62,6 +64,7 @@ __all__ = [
     "Claimed",
     "ConfigurationError",
     "Continued",
+    "Control",
     "DeadLetter",
     "Duplicate",
     "DuplicateMessage",
@@ -69,6 +72,7 @@ __all__ = [
     "Failure",
     "Idle",
     "IncumbentError",
+    "KeyStatus",
     "LambdaWaker",
     "Lease",
     "LeaseBusy",
@@ -91,17 +95,27 @@ __all__ = [
     "RetryLater",
     "Routed",
     "Sent",
+    "SqsWaker",
+    "Status",
     "Stop",
     "StoredFormatUnknown",
     "Wake",
     "Waker",
+    "cancel",
     "current_lease",
+    "hold",
     "is_archive",
+    "is_control",
     "is_lease_provider",
     "is_mailbox",
+    "keys",
     "leased",
     "leased_function",
     "resolve_lease_provider",
+    "resume",
     "send",
+    "show",
     "status",
+    "stop",
+    "wait",
 ]

@@ -7,11 +7,26 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from incumbent import __version__, doctor, operations
+from incumbent.commands.control import add_control
+from incumbent.commands.dead import add_dead
+from incumbent.commands.terminal import (
+    BAD,
+    GOOD,
+    INTERRUPTED,
+    USAGE,
+    add_store,
+    complain,
+    environment_of,
+    fail,
+    plain_printer,
+    positive,
+    printer,
+    provider_of,
+)
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
-from incumbent.keys import full_key, split_key
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import (
@@ -30,21 +45,12 @@ from incumbent.local.scenario import load_scenario
 from incumbent.local.service import LocalLambda
 from incumbent.local.stores import PROVIDERS, Prepared, archive, prepared
 from incumbent.local.template import find_function
-from incumbent.providers import from_env
 from incumbent.sweeper import LIMIT
 from incumbent.validation import (
-    MAX_LIMIT,
-    check_key,
-    encodable,
-    fit_message_id,
-    is_fitted,
     json_text,
     printable,
-    shown,
 )
 from incumbent.wakers import LambdaWaker
-
-GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _MAX_MS = 1_800_000  # until nothing runs or is to be retried any more
 MAX_SKIPPED = 20  # records that could not be read, a line each
@@ -56,8 +62,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: success. 1: a message was lost or handled twice, runs overlapped, the function failed, a dead letter does not
-    exist, a function could not be woken, some records could not be read, or a check failed. 2: the command could not
-    start; one line on standard error says why. 130: interrupted.
+    exist, a function could not be woken, some records could not be read, a check failed, or there was nothing to stop,
+    release, resume, cancel or show. 2: the command could not start; one line on standard error says why. 130:
+    interrupted.
     """
     arguments = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -65,24 +72,24 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return command(arguments)
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader has closed the pipe. What Python would flush at its end has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD
     except TimeoutError as error:
-        return _fail(str(error), BAD)
+        return fail(str(error), BAD)
     except StoredFormatUnknown as error:
         if not error.skipped:
-            return _fail(str(error), USAGE)
-        _fail(f"{len(error.skipped):,} of the records could not be read, and were left as they are:", BAD)
+            return fail(str(error), USAGE)
+        fail(f"{len(error.skipped):,} of the records could not be read, and were left as they are:", BAD)
         for each in error.skipped[:MAX_SKIPPED]:
-            _complain(f"  {each}")
+            complain(f"  {each}")
         if len(error.skipped) > MAX_SKIPPED:
-            _complain(f"  and {len(error.skipped) - MAX_SKIPPED:,} more")
+            complain(f"  and {len(error.skipped) - MAX_SKIPPED:,} more")
         return BAD
     except (IncumbentError, CannotStart, NotStarted, ImportError) as error:
-        return _fail(str(error), USAGE)
+        return fail(str(error), USAGE)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -98,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("scenario", type=Path, help="a scenario's JSON file")
     replay.add_argument("--cold", action="store_true", help="start with no environment ready")
     replay.add_argument("--logs", action="store_true", help="show what the functions print")
+    replay.add_argument("--answers", action="store_true", help="show what each invocation answered")
+    replay.add_argument(
+        "--sweep", action="store_true", help="invoke the sweeper's function every minute while messages wait"
+    )
+    replay.add_argument("--html", type=Path, metavar="FILE", help="draw what happened as an HTML page")
     replay.set_defaults(command=_replay)
     _add_common(replay, concurrency=8)
 
@@ -109,10 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(invoke, concurrency=1)
 
     sweep = commands.add_parser("sweep", help="wake the functions of keys with waiting messages, as the sweeper does")
-    sweep.add_argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"wakes at most ({LIMIT})")
+    sweep.add_argument("--limit", type=positive, default=LIMIT, metavar="N", help=f"wakes at most ({LIMIT})")
     sweep.add_argument("--dry-run", action="store_true", help="only look")
     sweep.set_defaults(command=_sweep)
-    _add_store(sweep)
+    add_store(sweep)
 
     checkup = commands.add_parser("doctor", help="check a deployment: its store, its functions and its sweeper")
     checkup.add_argument(
@@ -124,45 +136,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     checkup.add_argument("--json", action="store_true", help="print one JSON object per line")
     checkup.set_defaults(command=_doctor)
-    _add_store(checkup)
-    _add_dead(commands.add_parser("dead", help="look after dead letters: messages that are out of attempts"))
+    add_store(checkup)
+    add_control(commands)
+    add_dead(commands.add_parser("dead", help="look after dead letters: messages that are out of attempts"))
     return parser
-
-
-def _add_dead(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = commands.add_parser(
-        "ls", help="list dead letters; without a key those of all keys, which reads the whole store"
-    )
-    listing.add_argument("key", nargs="?", help="a key, with its keyspace in front as the list shows it")
-    listing.add_argument("--limit", type=_positive, default=100, metavar="N", help="the maximum number (100)")
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line, with the event")
-    listing.set_defaults(command=_dead_ls)
-    show = commands.add_parser("show", help="show a dead letter, with its event")
-    show.set_defaults(command=_dead_show)
-    redrive = commands.add_parser("redrive", help="put dead letters back into their mailbox, and wake the function")
-    redrive.add_argument(
-        "--target", metavar="FUNCTION", help="the function to wake, instead of the one recorded with the key"
-    )
-    redrive.set_defaults(command=_dead_redrive)
-    purge = commands.add_parser("purge", help="remove dead letters for good")
-    purge.set_defaults(command=_dead_purge)
-    for command in (show, redrive, purge):
-        command.add_argument("key", help="the key, with its keyspace in front as the list shows it")
-    show.add_argument("id", help="the message's id")
-    for command in (redrive, purge):
-        command.add_argument("ids", nargs="*", metavar="id", help="the messages' ids")
-        command.add_argument("--all", action="store_true", help="all dead letters of the key")
-    for command in (listing, show, redrive, purge):
-        command.add_argument("--keyspace", metavar="NAME", help="the keyspace; the key is then the application's own")
-        _add_store(command)
-
-
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--provider", choices=("redis", "dynamodb"), help="else INCUMBENT_PROVIDER")
-    parser.add_argument("--redis-url", metavar="URL", help="else INCUMBENT_REDIS_URL")
-    parser.add_argument("--table", metavar="NAME", help="else INCUMBENT_TABLE_NAME")
-    parser.add_argument("--key-prefix", metavar="PREFIX", help="else INCUMBENT_KEY_PREFIX")
 
 
 def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
@@ -175,7 +152,7 @@ def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
     )
     parser.add_argument(
         "--concurrency",
-        type=_positive,
+        type=positive,
         default=concurrency,
         metavar="N",
         help=f"the maximum number of environments of each function ({concurrency})",
@@ -196,23 +173,66 @@ def _add_common(parser: argparse.ArgumentParser, *, concurrency: int) -> None:
 
 def _replay(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario)
-    say = _plain_printer()
-    replay = Replay(scenario, say, show_logs=arguments.logs)
-    with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
-        say(f"{scenario.description or arguments.scenario.name} ({_header(arguments, ready)})")
-        spec = find_function(ready.declared, scenario.functions[0])  # all of them use one store
-        with archive({**spec.environment, **ready.env, **dict(arguments.env)}) as find:
-            summary = replay.run(cloud, find, cold=arguments.cold)
+    with _live() as (say, follow):
+        replay = Replay(scenario, say, show_logs=arguments.logs, show_answers=arguments.answers)
+        with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
+            say(f"{scenario.description or arguments.scenario.name} ({_header(arguments, ready)})")
+            sweeper = _sweeper(ready) if arguments.sweep else None
+            spec = find_function(ready.declared, scenario.functions[0])  # all of them use one store
+            with archive({**spec.environment, **ready.env, **dict(arguments.env)}) as find:
+                follow(lambda: replay.progress)
+                summary = replay.run(cloud, find, cold=arguments.cold, sweeper=sweeper)
+    say = plain_printer()
+    if arguments.html is not None:
+        _write_page(arguments.html, replay.page(scenario.description or arguments.scenario.name, summary))
     say("")
     for line in summary_lines(summary, replay.name):
         say(line)
     return GOOD if summary.good else BAD
 
 
+@contextmanager
+def _live() -> Iterator[tuple[Callable[[str], None], Callable[[Callable[[], str]], None]]]:
+    """Give a printer of lines, and what shows below them how far it is: in a terminal only."""
+    if not sys.stdout.isatty():
+        yield plain_printer(), lambda _: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    told: list[Callable[[], str]] = []
+    console = Console(file=sys.stdout, highlight=False)  # as it is now, like that of a printer
+    live = Live(
+        get_renderable=lambda: Text(told[-1]() if told else "starting", style="dim"),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with live:
+        yield lambda line: console.print(Text(printable(line, keep="\t\\")), soft_wrap=True), told.append
+
+
+def _sweeper(ready: Prepared) -> str:
+    """Return the template's sweeper."""
+    for spec in ready.functions:
+        if spec.handler == "incumbent.sweeper.handler":
+            return spec.logical_id
+    raise ConfigurationError("--sweep: no function of the template has the handler incumbent.sweeper.handler")
+
+
+def _write_page(file: Path, page: str) -> None:
+    try:
+        file.write_text(page, "utf-8", errors="replace")
+    except OSError as cause:
+        raise ConfigurationError(f"cannot write {file}: {cause.strerror}") from cause
+
+
 def _invoke(arguments: argparse.Namespace) -> int:
     event = load_json(arguments.event, "the event")
     check_size(event, asynchronous=arguments.asynchronous)
-    say, errors = _printer(), _printer(sys.stderr)
+    say, errors = printer(), printer(sys.stderr)
 
     def on_log(line: LogLine) -> None:
         errors(printable(line.text, keep="\t\\"))
@@ -228,12 +248,14 @@ def _invoke(arguments: argparse.Namespace) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     waker = None if arguments.dry_run else LambdaWaker()
-    good = operations.sweep_by_hand(_store(arguments), _printer(), limit=arguments.limit, waker=waker)
+    good = operations.sweep_by_hand(
+        operations.store_of(provider_of(arguments)), printer(), limit=arguments.limit, waker=waker
+    )
     return GOOD if good else BAD
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    say, failed = _printer(), False
+    say, failed = printer(), False
 
     def report(checks: Iterable[doctor.Check]) -> None:
         nonlocal failed
@@ -241,7 +263,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             failed = failed or check.status == "failed"
             say(check.json() if arguments.json else check.line())
 
-    store = _environment(arguments)
+    store = environment_of(arguments)
     if arguments.through and any((arguments.provider, arguments.redis_url, arguments.table, arguments.key_prefix)):
         raise ConfigurationError("--through checks the store of that function: leave out the options that name another")
     if arguments.through:
@@ -252,97 +274,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
         report(doctor.examine_wakes(arguments.function))
     report(doctor.examine_functions(store, arguments.function, sweeper=arguments.sweeper or arguments.through))
     return BAD if failed else GOOD
-
-
-def _dead_ls(arguments: argparse.Namespace) -> int:
-    found = operations.list_letters(
-        _store(arguments),
-        _printer(),
-        key=_key(arguments) if arguments.key is not None else None,
-        keyspace=arguments.keyspace,
-        limit=arguments.limit,
-        as_json=arguments.json,
-        complain=_complain if arguments.json else None,
-    )
-    return GOOD if found else BAD
-
-
-def _dead_show(arguments: argparse.Namespace) -> int:
-    there = operations.show_letter(_store(arguments), _printer(), key=_key(arguments), message_id=_id(arguments.id))
-    return GOOD if there else BAD
-
-
-def _dead_redrive(arguments: argparse.Namespace) -> int:
-    store, key, skipped = _store(arguments), _key(arguments), list[StoredFormatUnknown]()
-    ids = _ids(arguments, store, key, skipped)
-    there = bool(ids) and operations.redrive(
-        store,
-        _printer(),
-        key=key,
-        message_ids=ids,
-        target=arguments.target,
-        make_waker=LambdaWaker,
-    )
-    for each in skipped:
-        raise each
-    return GOOD if there else BAD
-
-
-def _dead_purge(arguments: argparse.Namespace) -> int:
-    store, key, skipped = _store(arguments), _key(arguments), list[StoredFormatUnknown]()
-    ids = _ids(arguments, store, key, skipped)
-    there = bool(ids) and operations.purge(store, _printer(), key=key, message_ids=ids)
-    for each in skipped:
-        raise each
-    return GOOD if there else BAD
-
-
-def _environment(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the environment, with the options that name a store in place of its variables."""
-    said = {
-        "INCUMBENT_PROVIDER": arguments.provider,
-        "INCUMBENT_REDIS_URL": arguments.redis_url,
-        "INCUMBENT_TABLE_NAME": arguments.table,
-        "INCUMBENT_KEY_PREFIX": arguments.key_prefix,
-    }
-    return {**os.environ, **{name: value for name, value in said.items() if value}}
-
-
-def _store(arguments: argparse.Namespace) -> operations.Store:
-    environment = _environment(arguments)
-    if environment.get("INCUMBENT_PROVIDER") == "memory":
-        raise ConfigurationError("the memory provider's store is in the process that uses it: name redis or dynamodb")
-    return operations.store_of(from_env(environment))
-
-
-def _key(arguments: argparse.Namespace) -> str:
-    """The provider's key, as the list shows it or with the application's key, of any length, behind the first slash.
-
-    With --keyspace it is what stands behind that slash.
-    """
-    given = f"{arguments.keyspace}/{arguments.key}" if arguments.keyspace else arguments.key
-    if is_fitted(given):
-        return check_key(given)
-    keyspace, key = split_key(given)
-    return full_key(keyspace, key) if keyspace and (key or arguments.keyspace) else full_key("", given)
-
-
-def _id(given: str) -> str:
-    """The id as it is stored: the application's own, or as the list shows it."""
-    return given if is_fitted(given) else str(fit_message_id(given))
-
-
-def _ids(
-    arguments: argparse.Namespace, store: operations.Store, key: str, skipped: list[StoredFormatUnknown]
-) -> list[str]:
-    if bool(arguments.ids) == arguments.all:
-        raise ConfigurationError("give either the messages' ids or --all")
-    if not arguments.all:
-        return [_id(each) for each in arguments.ids]
-    found = operations.all_of(store, key, skipped)
-    if not found and not skipped:
-        _printer()(operations.none_of(key))
-    return found
 
 
 @contextmanager
@@ -386,40 +317,8 @@ def _seconds(pauses_ms: Sequence[int]) -> str:
     return ", ".join(f"{pause / 1_000:g}" for pause in pauses_ms)
 
 
-def _plain_printer() -> Callable[[str], None]:
-    """A printer of lines in which nothing is meant for the terminal."""
-    say = _printer()
-    return lambda line: say(printable(line, keep="\t\\"))
-
-
-def _printer(stream: TextIO | None = None) -> Callable[[str], None]:
-    out = stream or sys.stdout  # as it is now: in one process, what functions print is caught by replacing it
-
-    def say(line: str) -> None:
-        print(encodable(line, out.encoding or "utf-8"), file=out, flush=True)
-
-    return say
-
-
-def _fail(message: str, code: int) -> int:
-    _complain(f"incumbent: {message}")
-    return code
-
-
-def _complain(line: str) -> None:
-    line = printable(line, keep="\\")  # what is shown in it has its escapes already
-    print(encodable(line, sys.stderr.encoding or "utf-8"), file=sys.stderr)
-
-
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def _positive(text: str) -> int:
-    digits = text.lstrip("0")
-    if not text.isascii() or not digits.isdigit() or len(digits) > len(str(MAX_LIMIT)) or int(digits) > MAX_LIMIT:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to {MAX_LIMIT:,}")
-    return int(digits)
 
 
 def _pauses(text: str) -> tuple[int, ...]:

@@ -8,9 +8,10 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import Protocol, TypeGuard, TypeVar
 
-from incumbent.contract import Archive, LeaseProvider, Mailbox, is_archive, is_lease_provider, is_mailbox
+from incumbent.backends import is_archive, is_lease_provider, is_mailbox
+from incumbent.contract import Archive, LeaseProvider, Mailbox
 from incumbent.errors import ConfigurationError, MailboxFull, StoredFormatUnknown
-from incumbent.keys import is_in_keyspace, split_key
+from incumbent.keyspaces import is_in_keyspace, split_key
 from incumbent.observe import Fact
 from incumbent.sweeper import sweep
 from incumbent.validation import json_text, printable
@@ -65,7 +66,7 @@ def list_letters(
     if not as_json:
         more = len(letters) > limit
         say(f"the first {limit} dead letters; --limit shows more" if more else f"{_count(len(letters), 'dead letter')}")
-        if key is not None and not letters and (hint := _hint(key)):
+        if key is not None and not letters and (hint := key_hint(key)):
             say(printable(hint))
     missing = bool(keyspace) and not letters
     if missing and (complain or not as_json):
@@ -168,7 +169,7 @@ def _is_store(value: object) -> TypeGuard[Store]:
 
 def none_of(key: str) -> str:
     """What to say of a key that has no dead letters."""
-    hint = _hint(key)
+    hint = key_hint(key)
     return printable(f"{key} has no dead letters" + (f": {hint}" if hint else ""))
 
 
@@ -183,16 +184,22 @@ def _keyspaces(store: Store, wanted: str) -> str:
     if not known:
         return f"keyspace {wanted} has no dead letters, and no other has any: check --key-prefix"
 
+    return (
+        f"keyspace {wanted} has no dead letters; the keyspaces with dead letters or waiting messages are "
+        f"{similar_first(wanted, known)}"
+    )
+
+
+def similar_first(wanted: str, known: Iterable[str]) -> str:
+    """Return the known names in one text, those that are like the wanted one first, ten at most."""
+
     def unlikeness(name: str) -> tuple[bool, float, str]:
         alike = SequenceMatcher(None, wanted.lower(), name.lower()).ratio()
         return wanted.lower() not in name.lower(), -alike, name
 
     names = sorted(known, key=unlikeness)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (
-        f"keyspace {wanted} has no dead letters; the keyspaces with dead letters or waiting messages are "
-        f"{', '.join(names[:_NAMED])}{more}"
-    )
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _read(listing: Iterable[T]) -> tuple[list[T], StoredFormatUnknown | None]:
@@ -260,11 +267,11 @@ def _object(letter: DeadLetter) -> dict[str, object]:
 
 
 def _none(key: str, message_id: str) -> str:
-    hint = _hint(key)
+    hint = key_hint(key)
     return f"{key} has no dead letter {message_id}" + (f": {hint}" if hint else "")
 
 
-def _hint(key: str) -> str:
+def key_hint(key: str) -> str:
     """Return what may be wrong with a key that was not found."""
     if "/" in key:
         return ""

@@ -2,6 +2,7 @@
 
 from typing import Any, Final, TypeVar, cast
 
+C = TypeVar("C")
 W = TypeVar("W")
 
 
@@ -34,6 +35,12 @@ class StandIn:
 
 STAND_IN: Final = StandIn()
 """The test's provider. Only ``incumbent.testing.stand_in`` sets it."""
+
+
+def clock_in_force(given: C) -> C:
+    """Return the test provider's ``staged_clock``, if it has one, else the given clock."""
+    staged_clock = getattr(STAND_IN.get(), "staged_clock", None)
+    return given if staged_clock is None else cast("C", staged_clock)
 
 
 def staged(key: str, work: W) -> W:

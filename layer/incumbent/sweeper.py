@@ -1,21 +1,23 @@
 """The sweeper: finds keys with due messages and no live owner, and wakes the function of each.
 
-`handler` is a Lambda function: ``Handler: incumbent.sweeper.handler``, once a minute.
+It also delivers delayed wakes, and lets an operator control keys from inside the VPC. `handler` is a Lambda function:
+``Handler: incumbent.sweeper.handler``, once a minute.
 """
 
 import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from incumbent import observe, powertools
+from incumbent.backends import is_mailbox, resolve_lease_provider
 from incumbent.clock import SYSTEM_CLOCK, Clock
-from incumbent.contract import LeaseProvider, Mailbox, is_mailbox, resolve_lease_provider
-from incumbent.errors import ConfigurationError, StoredFormatUnknown
+from incumbent.contract import LeaseProvider, Mailbox
+from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
 from incumbent.providers import from_env
 from incumbent.retry import search_until
@@ -23,7 +25,7 @@ from incumbent.rules import shared
 from incumbent.stand_in import STAND_IN
 from incumbent.validation import MAX_TTL_MS, check_ms
 from incumbent.values import Orphan
-from incumbent.wakers import LambdaWaker, Wake, Waker, send_wake
+from incumbent.wakers import LambdaWaker, SqsWaker, Wake, Waker, send_wake
 
 LIMIT = 100
 MOST = 10_000
@@ -277,12 +279,17 @@ def _fact(orphan: Orphan, fate: Fate, error: str | None, clock: Clock) -> Fact:
 def handler(event: object, context: Any) -> dict[str, Any]:
     """Sweep once, as a Lambda function that a schedule invokes every minute; answers what ``Swept`` says.
 
-    To the event ``{"incumbent": {"doctor": {"functions": [...]}}}`` it answers what `incumbent.doctor` finds instead.
+    Three kinds of events ask it for something else. A batch of records of the queue for delayed wakes (`SqsWaker`): it
+    wakes the target of each that is due, sends the others on with the rest of their delay, and answers which records
+    failed. ``{"incumbent": {"v": 1, "control": {...}}}``: it carries out what `incumbent.control_requests` says, if it
+    was invoked by the alias ``INCUMBENT_CONTROL_ALIAS``, where that is set.
+    ``{"incumbent": {"doctor": {"functions": [...]}}}``: it answers what `incumbent.doctor` finds.
 
-    The environment names the store, as for every function (``INCUMBENT_PROVIDER`` and what belongs to it), and in
-    ``INCUMBENT_SWEEP_LIMIT`` how many keys a pass may wake (100). No wake begins in the last 10 seconds before the
-    invocation's timeout. The function needs ``lambda:InvokeFunction`` on every function that keeps messages, and no
-    lease: two that run at once wake the same functions twice, and the second wake does nothing.
+    The environment names the store, as for every function (``INCUMBENT_PROVIDER`` and what belongs to it), the queue
+    (``INCUMBENT_WAKE_QUEUE_URL``), and in ``INCUMBENT_SWEEP_LIMIT`` how many keys a pass may wake (100). No wake begins
+    in the last 10 seconds before the invocation's timeout. The function needs ``lambda:InvokeFunction`` on every
+    function that keeps messages, and no lease: two that run at once wake the same functions twice, and the second wake
+    does nothing.
 
     Raises ``ConfigurationError``, and what `sweep` raises.
     """
@@ -291,14 +298,67 @@ def handler(event: object, context: Any) -> dict[str, Any]:
         from incumbent import doctor
 
         return doctor.answer(asked["doctor"])
+    if isinstance(asked, dict) and "control" in asked:
+        from incumbent import control_requests
+
+        _check_alias(context)
+        return control_requests.answer(asked, _mailbox(), make_waker=_waker)
+    observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))
+    budget_ms = max(0, context.get_remaining_time_in_millis() - END_MS)
+    if isinstance(event, dict) and isinstance(event.get("Records"), list):
+        return wake_queued(event["Records"], _waker(), _later_waker, budget_ms=budget_ms, observers=observers)
     swept = sweep(
         _mailbox(),
         _waker(),
         limit=_limit(os.environ.get("INCUMBENT_SWEEP_LIMIT", "").strip() or str(LIMIT)),
-        budget_ms=max(0, context.get_remaining_time_in_millis() - END_MS),
-        observers=(*observe.from_env(os.environ), *powertools.from_env(os.environ)),
+        budget_ms=budget_ms,
+        observers=observers,
     )
     return asdict(swept)
+
+
+def wake_queued(
+    records: Sequence[Any],
+    waker: Waker,
+    make_later: Callable[[], Waker],
+    *,
+    budget_ms: int,
+    observers: Sequence[Observer] = (log_fact,),
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, Any]:
+    """Wake the targets of SQS' records that are due, and send the others on. Answer a partial batch response.
+
+    A record that is not a queued wake fails, and so does one whose wake raises, or for which ``budget_ms`` milliseconds
+    do not suffice: SQS delivers it again, and moves it to the dead-letter queue in the end. ``make_later`` makes the
+    waker that can delay, when one is needed.
+    """
+    began, failed = clock.now(), list[dict[str, str]]()
+    for record in records:
+        now = clock.now()
+        key, wake = "", None
+        try:
+            if began.until(now) >= budget_ms:
+                raise IncumbentError("the time of this invocation is over")  # noqa: TRY301 - reported like the others
+            wake = Wake.from_queue(record["body"], now.wall_ms)
+            if wake is None:
+                raise ConfigurationError("its body is not a queued wake")  # noqa: TRY301 - as above
+            key = wake.key
+            send_wake(make_later() if wake.after_ms else waker, wake)
+        except Exception as error:  # noqa: BLE001 - one record must not fail the others
+            failed.append({"itemIdentifier": str(record.get("messageId", ""))})
+            said = f"record {record.get('messageId')}: {type(error).__name__}: {error}"
+            target = None if wake is None else wake.target
+            tell(observers, Fact(fact="wake_failed", key=key, t_ms=now.wall_ms, target=target, error=said))
+    return {"batchItemFailures": failed}
+
+
+def _check_alias(context: Any) -> None:
+    """Refuse a request for control that came by another alias than the one for it, whose policy says who may."""
+    alias = os.environ.get("INCUMBENT_CONTROL_ALIAS", "").strip()
+    if alias and not str(context.invoked_function_arn).endswith(f":function:{context.function_name}:{alias}"):
+        raise ConfigurationError(
+            f"control is not allowed through {context.invoked_function_arn}: invoke {context.function_name}:{alias}"
+        )
 
 
 def _limit(text: str) -> int:
@@ -326,3 +386,11 @@ def _from_env() -> LeaseProvider:
 @functools.cache
 def _waker() -> Waker:
     return LambdaWaker()
+
+
+@functools.cache
+def _later_waker() -> Waker:
+    queue_url = os.environ.get("INCUMBENT_WAKE_QUEUE_URL", "").strip()
+    if not queue_url:
+        raise ConfigurationError("a wake is due later: set INCUMBENT_WAKE_QUEUE_URL to the queue that it came from")
+    return SqsWaker(queue_url)

@@ -13,7 +13,7 @@ import redis
 
 from incumbent import Failure, Message, Origin, Policy, send
 from incumbent.cli import main
-from incumbent.keys import full_key
+from incumbent.keyspaces import full_key
 from incumbent.operations import Store, store_of
 from incumbent.providers import from_env
 from incumbent.providers.redis import RedisProvider

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from incumbent.contract import NoopLeaseProvider
+from incumbent.backends import NoopLeaseProvider
 from incumbent.errors import ConfigurationError
 from incumbent.providers import from_env
 from incumbent.providers.dynamodb import DynamoDBProvider

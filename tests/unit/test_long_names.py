@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from incumbent import ConfigurationError, IncumbentError, LeaseKeyMissing, leased, leased_function, send, status
-from incumbent.keys import full_key
+from incumbent.keyspaces import full_key
 from incumbent.validation import fit
 from tests.unit.stage import RecordingWaker
 from tests.unit.test_decorators import Shop
@@ -89,9 +89,9 @@ def test_long_names_are_one_message_by_whichever_way(shop: Shop) -> None:
     assert len(shop.store.peek(full)) == 1
     shop.clock.advance(60_000)
     assert handler(event, shop.context()) is None
-    assert status(LONG_KEY, LONG_ID, **said) == "handled"
-    assert status(LONG_KEY, LONG_ID + "x", **said) == "unknown"
-    assert status(LONG_KEY + "x", LONG_ID, **said) == "unknown"
+    assert status(LONG_KEY, LONG_ID, **said).state == "handled"
+    assert status(LONG_KEY, LONG_ID + "x", **said).state == "unknown"
+    assert status(LONG_KEY + "x", LONG_ID, **said).state == "unknown"
 
 
 def test_every_run_of_a_long_key_calls_it_the_same(shop: Shop) -> None:

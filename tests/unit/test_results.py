@@ -124,10 +124,10 @@ def test_run_whose_result_lambda_cannot_take_has_failed(shop: Shop) -> None:
         with pytest.raises(ResultRefused, match=r"key 'a'.*datetime"):
             handler({"k": "a", "id": 1}, shop.context())
     assert [fact.outcome for fact in shop.facts.of("run_ended")] == ["failed", "failed"]
-    assert shop.store.find("shop/a", "1") is None
+    assert shop.store.find("shop/a", "1").state == "unknown"
     shop.during = lambda _: {"at": WHEN.isoformat()}
     assert handler({"k": "a", "id": 1}, shop.context()) == {"at": WHEN.isoformat()}
-    assert shop.store.find("shop/a", "1") == "handled"
+    assert shop.store.find("shop/a", "1").state == "handled"
 
 
 def test_own_message_among_others_is_checked_too(shop: Shop) -> None:
@@ -154,7 +154,7 @@ def test_results_of_other_messages_may_be_anything(shop: Shop) -> None:
     shop.during = work
     assert handler({"k": "a", "id": 1}, shop.context()) == "answer"
     assert got == [WHEN]
-    assert shop.store.find("shop/a", "2") == "handled"
+    assert shop.store.find("shop/a", "2").state == "handled"
 
 
 def test_run_that_defers_is_not_asked_for_a_result(shop: Shop) -> None:
@@ -301,7 +301,7 @@ def test_work_that_nobody_has_done_has_failed(shop: Shop, decorate: Any, name: s
     done.clear()
     with pytest.raises(ResultRefused, match="whose work is not done"):
         decorated({"k": "a", "id": 1}, shop.context())
-    assert shop.store.find("shop/a", "1") is None
+    assert shop.store.find("shop/a", "1").state == "unknown"
     decorated = decorate(**options, provider=shop.store, waker=None)(returns(lambda: "done"))
     assert decorated({"k": "a", "id": 1}, shop.context()) == "done"  # a task was cancelled, and does not run now
     assert done == []
@@ -355,7 +355,7 @@ def test_work_that_would_begin_after_the_settle_has_failed(
     with pytest.raises(ResultRefused, match=r"key 'a'.*(generator|coroutine|map|filter)"):
         decorated({"k": "a", "id": 1}, shop.context())
     assert done == []
-    assert shop.store.find("shop/a", "1") is None
+    assert shop.store.find("shop/a", "1").state == "unknown"
 
 
 def test_generator_of_another_message_is_retried(shop: Shop) -> None:

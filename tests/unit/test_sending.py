@@ -21,8 +21,8 @@ from incumbent import (
     send,
     status,
 )
+from incumbent.addresses import function_name
 from incumbent.providers.memory import MemoryProvider, process_memory
-from incumbent.sending import _name
 from incumbent.stand_in import STAND_IN
 from incumbent.testing.clock import FakeClock
 from tests.unit.stage import ARN, Little, Meddled, RecordingWaker, raising
@@ -252,7 +252,7 @@ def test_what_json_cannot_say_is_refused(line: Line) -> None:
 )
 def test_keyspace_is_the_functions_name(target: str | None, name: str) -> None:
     """In every form in which Lambda takes a function, alias or not."""
-    assert _name(target) == name
+    assert function_name(target) == name
 
 
 def test_keyspace_is_the_one_that_leased_uses(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_provider_is_the_environments_unless_given(monkeypatch: pytest.MonkeyPat
     waker = RecordingWaker()
     key = f"k-{id(waker)}"
     assert send(key, {}, message_id="m1", target=TARGET, waker=waker).woken
-    assert status(key, "m1", target=TARGET) == "waiting"
+    assert status(key, "m1", target=TARGET).state == "waiting"
     assert [message.id for message in process_memory().peek(f"orders/{key}")] == ["m1"]
 
 
@@ -341,7 +341,7 @@ def test_stand_in_goes_before_the_given_one(line: Line) -> None:
     token = STAND_IN.set(line.store)
     try:
         sent(line, provider=other)
-        assert status("k", "m1", target=TARGET, provider=other) == "waiting"
+        assert status("k", "m1", target=TARGET, provider=other).state == "waiting"
     finally:
         STAND_IN.reset(token)
     assert line.stored == ["m1"]
@@ -356,7 +356,7 @@ def test_status_follows_a_message(line: Line) -> None:
     states: list[Any] = []
 
     def look() -> None:
-        states.append(status("k", "m1", target=TARGET, provider=line.store))
+        states.append(status("k", "m1", target=TARGET, provider=line.store).state)
 
     look()
     sent(line)
@@ -376,7 +376,7 @@ def test_status_of_a_dead_message(line: Line) -> None:
     sent(line)
     line.during["m1"] = raising(ValueError("broken"))
     line.resume(wakes(line)[0])
-    assert status("k", "m1", keyspace="orders", provider=line.store) == "dead"
+    assert status("k", "m1", keyspace="orders", provider=line.store).state == "dead"
 
 
 def test_status_needs_a_provider_that_can_look(line: Line) -> None:

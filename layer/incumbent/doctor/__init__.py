@@ -15,7 +15,7 @@ from incumbent.doctor.check import AwsClients, Check, Clients, code_of, text_of
 from incumbent.doctor.functions import STORE, check_function, check_schedule, check_wake, invoke
 from incumbent.doctor.settings import check_settings, ttl_of
 from incumbent.errors import ConfigurationError
-from incumbent.keys import full_key
+from incumbent.keyspaces import full_key
 from incumbent.owners import random_name
 from incumbent.providers import from_env
 from incumbent.validation import shown

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.doctor.check import Check, is_refused, text_of
 from incumbent.errors import StoredFormatUnknown
-from incumbent.keys import split_key
+from incumbent.keyspaces import split_key
 from incumbent.retry import search_until
 from incumbent.validation import shown
 from incumbent.values import Claimed, Failure, Message, Origin, Policy, Routed
@@ -124,7 +124,7 @@ def _run_messages(trial: Trial, store: Any, key: str, ttl_ms: int, *, one_login:
         wanted=lambda said: [each.id for each in said] == ["m2"],
     )
     trial.make("peek", lambda: store.peek(key))
-    trial.make("find", lambda: store.find(key, "m1", policy=_ONCE), wanted=lambda said: said == "running")
+    trial.make("find", lambda: store.find(key, "m1", policy=_ONCE), wanted=lambda said: said.state == "running")
     if not _may_see_letters(trial, store, key, one_login=one_login):
         trial.make("settle", lambda: settle("c", fence, handled=["m1", "m2"]))
         return

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from incumbent.contract import check_waits
+from incumbent.backends import check_waits
 from incumbent.doctor.check import Check
 from incumbent.errors import ConfigurationError
 from incumbent.policies import policy_in_force

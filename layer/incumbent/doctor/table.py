@@ -6,7 +6,7 @@ from typing import Any
 
 from incumbent.clock import Clock
 from incumbent.doctor.check import Check, code_of, is_refused, not_asked, text_of
-from incumbent.keys import split_key
+from incumbent.keyspaces import split_key
 
 KEYS = {"pk": "S", "sk": "S"}
 INDEX, INDEX_KEYS = "orphans", {"orphan_shard": "S", "orphan_since": "N"}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from incumbent import async_handlers
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.local.files import parse_json
 from incumbent.local.fleet import request_id
@@ -39,6 +40,7 @@ from incumbent.local.isolated_aws import closed, closed_process
 from incumbent.local.ledger import Ledger
 from incumbent.local.template import LATEST, Function, FunctionSpec, find_function
 from incumbent.local.timers import Timers
+from incumbent.local.wake_queue import VARIABLE, WakeQueue
 
 _ENVIRONMENT = "process"
 
@@ -72,8 +74,8 @@ class InProcessLambda(Invoking):
     """Calls handlers in ``concurrency`` threads a function; a context manager, one at a time in a process.
 
     While it is open, what is printed goes to ``on_log``, the functions' variables are the process's, all of them
-    together, and boto3 finds no AWS but the Invoke API of this one. Failed asynchronous invocations are retried as
-    by `LocalLambda`. A trace id and a client context go no further.
+    together, and boto3 finds no AWS but the Invoke API of this one, with its queue of delayed wakes. Failed
+    asynchronous invocations are retried as by `LocalLambda`. A trace id and a client context go no further.
     """
 
     def __init__(
@@ -103,6 +105,14 @@ class InProcessLambda(Invoking):
         }
         self._api = Server(InvokeApi, self)
         self._url = f"http://{self._api.address}"
+        self.wake_queue = WakeQueue(
+            self._url,
+            lambda target, event: self.submit_bytes(target, event, asynchronous=True),
+            ledger=self._ledger,
+            timers=self._timers,
+            clock=clock,
+        )
+        self._variables = {**closed(self._url), VARIABLE: self.wake_queue.url, **self._env}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -225,6 +235,7 @@ class InProcessLambda(Invoking):
                 "errorMessage": str(raised),
                 "stackTrace": traceback.format_tb(raised.__traceback__)[1:],  # without this frame
             }
+        async_handlers.close()  # its thread may not come again
         self._current.work = None
         again = asynchronous and error is not None and attempt <= spec.max_retry_attempts
         return Invocation(
@@ -252,7 +263,7 @@ class InProcessLambda(Invoking):
         with self._ledger.changed:
             handler = self._handlers.get(spec.logical_id)
             if handler is None:
-                os.environ.update(_variables(spec, {**closed(self._url), **self._env}))
+                os.environ.update(_variables(spec, self._variables))
                 handler = self._handlers[spec.logical_id] = _import_handler(spec)
             return handler
 

@@ -1,4 +1,4 @@
-"""The Invoke API of Lambda, as far as boto3's ``invoke`` needs it."""
+"""The Invoke API of Lambda, as far as boto3's ``invoke`` needs it, and SQS' SendMessage for delayed wakes."""
 
 import base64
 import binascii
@@ -12,6 +12,7 @@ from incumbent.local.files import MAX_ASYNC_EVENT_BYTES, MAX_EVENT_BYTES, parse_
 from incumbent.local.http_server import Handler
 from incumbent.local.invocations import Pending
 from incumbent.local.template import LATEST
+from incumbent.local.wake_queue import SEND_MESSAGE, UnknownQueue, WakeQueue
 
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?")
 _MAX_BYTES = {"RequestResponse": MAX_EVENT_BYTES, "Event": MAX_ASYNC_EVENT_BYTES, "DryRun": MAX_EVENT_BYTES}
@@ -20,6 +21,8 @@ _LOG_TAIL_BYTES = 4_096
 
 class Invoker(Protocol):
     """What the Invoke API hands its requests to."""
+
+    wake_queue: WakeQueue
 
     def submit_bytes(
         self,
@@ -39,11 +42,14 @@ class Invoker(Protocol):
 
 
 class InvokeApi(Handler):
-    """``POST /2015-03-31/functions/{name}/invocations``: RequestResponse, Event, DryRun."""
+    """``POST /2015-03-31/functions/{name}/invocations``: RequestResponse, Event, DryRun. SendMessage of one queue."""
 
     def do_POST(self) -> None:  # noqa: N802 - the base class calls it by this name
-        """Invoke."""
+        """Invoke, or keep a wake."""
         body = self.read_body()
+        if self.headers.get("X-Amz-Target") == SEND_MESSAGE:
+            self._keep_wake(body)
+            return
         url = urlsplit(self.path)
         match = _PATH.fullmatch(url.path)
         kind = self.headers.get("X-Amz-Invocation-Type") or "RequestResponse"
@@ -99,6 +105,16 @@ class InvokeApi(Handler):
             headers["X-Amz-Function-Error"] = "Unhandled"
         answer = invocation.payload if invocation.error is None else invocation.error
         self.reply(200, json.dumps(answer).encode(), {"Content-Type": "application/json", **headers})
+
+    def _keep_wake(self, body: bytes) -> None:
+        invoker: Invoker = self.server.owner
+        try:
+            status, answer = 200, invoker.wake_queue.send(parse_json(body))
+        except UnknownQueue as error:
+            status, answer = 400, {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": str(error)}
+        except (ValueError, AttributeError) as error:
+            status, answer = 400, {"__type": "com.amazonaws.sqs#InvalidParameterValue", "message": str(error)}
+        self.reply(status, json.dumps(answer).encode(), {"Content-Type": "application/x-amz-json-1.0"})
 
     def _refuse(self, status: int, kind: str, message: str) -> None:
         body = {"Type": "User", "Message": message, "message": message}

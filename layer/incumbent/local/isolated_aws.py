@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from incumbent import sending
+from incumbent import addresses
 from incumbent.local.http_server import HOST
 from incumbent.local.intrinsics import REGION
 
@@ -64,6 +64,6 @@ def _swap_session(session: object) -> object:
 
 
 def _forget_clients() -> None:
-    """Have ``send`` make its clients anew: those that it keeps look where they were made for."""
-    sending._from_env.cache_clear()  # noqa: SLF001
-    sending._lambda_waker.cache_clear()  # noqa: SLF001
+    """Have ``send`` and its like make their clients anew: those that they keep look where they were made for."""
+    addresses.provider_from_env.cache_clear()
+    addresses.auto_waker.cache_clear()

@@ -41,6 +41,12 @@ class Ledger:
         with self.changed:
             self._outstanding += 1
 
+    def delivered(self) -> None:
+        """Count what `began` as over, with no invocation of its own: a wake that its queue has delivered."""
+        with self.changed:
+            self._outstanding -= 1
+            self.changed.notify_all()
+
     def ended(self, invocation: Invocation, may_retry: Callable[[], bool] = lambda: True) -> bool:
         """Keep an attempt that has ended; return whether it is to be retried, unless ``may_retry`` says no."""
         self._listeners.invocation(invocation)

@@ -8,20 +8,25 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.local import timeline
 from incumbent.local.invocations import Cloud, Invocation, LogLine
 from incumbent.local.report import Answer, Fact, Find, Summary, read_facts, story, summarise, thread_of
 from incumbent.local.scenario import Scenario
+from incumbent.validation import json_text
 
 TRACE = {"INCUMBENT_TRACE": "1"}
 """The variables under which the runtime tells its facts."""
 
+SWEEP_EVERY_MS = 60_000
+_MAX_ANSWER = 500
 _COLUMNS = "{:>9}  {:<14}  {:<12}  {:<14}  {}"
 
 
 class Replay:
     """One replay; `on_log` and `on_invocation` are for the cloud that plays it, which needs `TRACE`.
 
-    ``say`` takes the lines for people, one at a time. ``show_logs`` has the functions' own lines among them.
+    ``say`` takes the lines for people, one at a time. ``show_logs`` has the functions' own lines among them, and
+    ``show_answers`` what each invocation answered.
     """
 
     def __init__(
@@ -30,12 +35,15 @@ class Replay:
         say: Callable[[str], None],
         *,
         show_logs: bool = False,
+        show_answers: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Send nothing yet."""
         self._scenario = scenario
         self._say = say
         self._show_logs = show_logs
+        self._show_answers = show_answers
+        self._sent = 0
         self._clock = clock
         self._lock = threading.RLock()
         self._facts: list[Fact] = []
@@ -74,6 +82,9 @@ class Replay:
                     what or "nothing to tell",
                 )
             )
+            if self._show_answers:
+                given = invocation.payload if invocation.ok else invocation.error
+                self._say(_COLUMNS.format("", "", "", "", f"= {json_text(given)[:_MAX_ANSWER]}"))
 
     def name(self, request_id: str) -> str:
         """Number an invocation that the scenario did not start, but a waker, when it is first seen."""
@@ -82,11 +93,32 @@ class Replay:
             self._names[request_id] = f"successor-{self._successors}"
         return self._names[request_id]
 
-    def run(self, cloud: Cloud, find: Find, *, cold: bool = False, timeout_ms: int = 1_800_000) -> Summary:
+    @property
+    def progress(self) -> str:
+        """How far it is, in a few words."""
+        with self._lock:
+            return f"{self._sent} of {len(self._scenario.sendings)} sent, {len(self._answers)} invocations ended"
+
+    def page(self, title: str, summary: Summary) -> str:
+        """Return the replay as an HTML page."""
+        with self._lock:
+            return timeline.page(title, self._facts, self._answers, summary, self.name)
+
+    def run(
+        self,
+        cloud: Cloud,
+        find: Find,
+        *,
+        cold: bool = False,
+        sweeper: str | None = None,
+        sweep_every_ms: int = SWEEP_EVERY_MS,
+        timeout_ms: int = 1_800_000,
+    ) -> Summary:
         """Send everything, wait until nothing goes on any more, and count.
 
         ``find`` asks the functions' store. ``cold`` starts with no environment ready. It waits for invocations and
-        their retries, not for what is due later in a mailbox.
+        their retries and their wakes within a minute, not for what is due later in a mailbox. ``sweeper`` names the
+        sweeper's function: it is invoked every minute (``sweep_every_ms``), until no message waits any more.
 
         Raises:
             ConfigurationError: the cloud has no such function; nothing was sent.
@@ -110,6 +142,18 @@ class Replay:
                     sending.function, sending.event, asynchronous=sending.asynchronous, label=sending.id
                 )
                 self._names[pending.request_id] = sending.id
+                self._sent += 1
         cloud.wait_idle(timeout_ms)
+        summary = self._summary(find)
+        while sweeper is not None and summary.waiting and start.until(self._clock.now()) < timeout_ms:
+            self._clock.sleep_ms(sweep_every_ms - start.until(self._clock.now()) % sweep_every_ms)
+            with self._lock:
+                pending = cloud.submit(sweeper, {}, label="")
+                self._names[pending.request_id] = "sweeper"
+            cloud.wait_idle(timeout_ms)
+            summary = self._summary(find)
+        return summary
+
+    def _summary(self, find: Find) -> Summary:
         with self._lock:
             return summarise(self._facts, self._answers, find)

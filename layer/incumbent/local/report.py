@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from incumbent.keys import split_key
+from incumbent.keyspaces import split_key
 from incumbent.local.invocations import Invocation, Outcome
 from incumbent.owners import is_ticket, request_of
 
 PREFIX = "INCUMBENT "
 
 Find = Callable[[str, str], str | None]
-"""What a store says of a message, by its key and id: waiting, running, handled, dead, or None."""
+"""What a store says of a message, by its key and id: waiting, running, how it left, or None."""
 
 _MESSAGE_FACTS = frozenset({"claimed", "routed", "duplicate", "busy", "sent"})
 _HTTP_REFUSED = 400
@@ -125,6 +125,9 @@ class Summary:
     refused: tuple[str, ...] = ()
     turned_away: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+    cancelled: tuple[str, ...] = ()
     untraced: tuple[str, ...] = ()
 
     @property
@@ -169,6 +172,8 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _no
     turned_away: set[str] = set()
     handled: Counter[str] = Counter()
     dead: set[str] = set()
+    stopped: set[str] = set()
+    superseded: set[str] = set()
     for fact in facts:
         if fact.fact in _MESSAGE_FACTS and fact.request_id in last:
             messages[fact.request_id].update(dict.fromkeys(_brought(fact)))
@@ -177,18 +182,24 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _no
             turned_away.update(_brought(fact))
         if fact.fact == "run_ended" and fact.outcome == "handled":
             handled.update(fact.message_ids)
+        if fact.fact == "run_ended" and fact.outcome == "stopped":
+            stopped.update(fact.message_ids)
         if fact.fact == "dead":
             dead.update(fact.message_ids)
+        if fact.fact == "superseded":
+            superseded.update(fact.message_ids)
 
     sent: dict[str, bool] = {}  # message: whether anybody was told that it is in good hands
     for request_id, answer in last.items():
         for message in messages.get(request_id) or ({} if answer.accepted else {answer.label: None}):
             sent[message] = sent.get(message, False) or answer.accepts(message)
     told = {fact.request_id for fact in facts}
-    accounted = handled.keys() | dead | turned_away
+    accounted = handled.keys() | dead | turned_away | stopped | superseded
     stored = _asked([each for each, good in sent.items() if good and each not in accounted], keys, find)
     handled.update(stored["handled"])  # its run's process died before it could tell
     dead.update(stored["dead"])
+    stopped.update(stored["stopped"])
+    superseded.update(stored["superseded"])
     return Summary(
         sent=len(sent),
         handled_once=sum(handled[message] == 1 for message in sent),
@@ -201,6 +212,9 @@ def summarise(facts: Iterable[Fact], answers: Iterable[Answer], find: Find = _no
         refused=_sorted(message for message, accepted in sent.items() if not accepted and not handled[message]),
         turned_away=_sorted(message for message in turned_away if not handled[message]),
         dead=_sorted(dead),
+        stopped=_sorted(stopped),
+        superseded=_sorted(superseded),
+        cancelled=_sorted(stored["cancelled"]),
         untraced=_sorted(answer.label for name, answer in last.items() if answer.accepted and name not in told),
     )
 
@@ -266,6 +280,9 @@ def summary_lines(summary: Summary, name: Callable[[str], str] = str) -> list[st
         "refused": summary.refused,
         "turned away": summary.turned_away,
         "dead": summary.dead,
+        "stopped": summary.stopped,
+        "superseded": summary.superseded,
+        "cancelled": summary.cancelled,
     }
     counts |= {what: len(which) for what, which in more.items() if which}
     lines = [", ".join(f"{what} {count}" for what, count in counts.items())]

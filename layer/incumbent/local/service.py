@@ -31,6 +31,7 @@ from incumbent.local.ledger import Ledger
 from incumbent.local.process_reaper import ProcessReaper
 from incumbent.local.template import Function, FunctionSpec, Template, find_function
 from incumbent.local.timers import Timers
+from incumbent.local.wake_queue import VARIABLE, WakeQueue
 from incumbent.local.work import Work
 
 
@@ -41,7 +42,8 @@ class LocalLambda(Invoking):
 
     It does: one invocation at a time an environment, warm reuse, cold starts, at most ``concurrency``
     environments a function (what comes beyond waits), freezing between invocations, timeouts by SIGKILL,
-    crashes, retries of asynchronous invocations under the same request id, the Invoke API for boto3.
+    crashes, retries of asynchronous invocations under the same request id, the Invoke API for boto3, and a
+    queue for delayed wakes (``INCUMBENT_WAKE_QUEUE_URL``), whose messages invoke their targets when they are due.
     It does not: throttle, limit memory, detect recursion, run extensions, check permissions, poll queues or
     streams, or keep apart the versions and aliases of a function (the qualifier is passed on, the code is one).
     """
@@ -95,11 +97,12 @@ class LocalLambda(Invoking):
         self._timers = Timers(clock)
         self._reaper = ProcessReaper()
         self._api = Server(InvokeApi, self)
+        self.wake_queue = WakeQueue(self.url, self._wake, ledger=self._ledger, timers=self._timers, clock=clock)
         multi_concurrent = workers_per_environment is not None
         settings = Settings(
             clock=clock,
             python=python or sys.executable,
-            variables={**closed(self.url), **(env or {})},
+            variables={**closed(self.url), VARIABLE: self.wake_queue.url, **(env or {})},
             workers=workers_per_environment,
             freezing=freezing and not multi_concurrent,
             reaper=self._reaper,
@@ -274,6 +277,12 @@ class LocalLambda(Invoking):
             self._timers.after(invocation.retried_in_ms or 0, lambda: self._fleets[spec.logical_id].submit(following))
         else:
             work.pending.resolve(invocation)
+
+    def _wake(self, target: str, event: bytes) -> None:
+        with self._ledger.changed:
+            if self._closed:
+                return
+        self.submit_bytes(target, event, asynchronous=True)
 
     def _find(self, function: str) -> tuple[Fleet, str]:
         name, qualifier = split_function_name(function)

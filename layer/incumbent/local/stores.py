@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from incumbent.contract import is_archive
+from incumbent.backends import is_archive
+from incumbent.contract import Archive
 from incumbent.errors import ConfigurationError
 from incumbent.local.isolated_aws import NOWHERE, closed, closed_process
 from incumbent.local.servers import DynamoDBServer, create_table, locked_moto, valkey
@@ -136,9 +137,14 @@ def archive(env: Mapping[str, str]) -> Iterator[Callable[[str, str], MessageStat
 
     with closed_process({**closed(NOWHERE), **env}):  # a client of boto3 is made with the first question
         try:
-            yield provider.find
+            yield lambda key, message_id: _state(provider, key, message_id)
         finally:
             getattr(provider, "close", lambda: None)()
+
+
+def _state(archive: Archive, key: str, message_id: str) -> MessageState | None:
+    state = archive.find(key, message_id).state
+    return None if state == "unknown" else state
 
 
 def _client(server: DynamoDBServer) -> "DynamoDBClient":

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from incumbent.contract import NoopLeaseProvider
+from incumbent.backends import NoopLeaseProvider
 from incumbent.errors import ConfigurationError
 
 if TYPE_CHECKING:
