@@ -1,37 +1,47 @@
 """The responders: a model on Amazon Bedrock, or a small stand-in for it."""
 
+import asyncio
 import itertools
 import os
-import time
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from transcript import Turn
 
+STOPPED = "[stopped by the user]"
+
 
 class Responder(Protocol):
-    """One step of an agent: reads the transcript, which ends with a user's turn, and returns the next turn's text."""
+    """One step of an agent: reads the transcript, which ends with a question, and says the answer in pieces.
 
-    def answer(self, turns: Sequence[Turn]) -> str:
-        """Return the text of the next turn."""
+    A transcript may end with an answer that was cut: then the pieces continue it.
+    """
+
+    def answer(self, turns: Sequence[Turn]) -> AsyncGenerator[str, None]:
+        """Yield the text of the next turn in pieces."""
         ...
 
 
 class LocalResponder:
-    """A stand-in for a model: repeats the question after ``think_ms`` of thinking."""
+    """A stand-in for a model: repeats the question, with ``think_ms`` of thinking before each word."""
 
     def __init__(self, *, think_ms: int) -> None:
         self.think_ms = think_ms
 
-    def answer(self, turns: Sequence[Turn]) -> str:
-        """Repeat what was asked since the last answer."""
-        time.sleep(self.think_ms / 1000)
-        asked = list(itertools.takewhile(lambda turn: turn.role == "user", reversed(turns)))
-        return "You said: " + " / ".join(turn.text for turn in reversed(asked))
+    async def answer(self, turns: Sequence[Turn]) -> AsyncGenerator[str, None]:
+        """Repeat what was asked since the last answer, word by word, from where a cut answer ended."""
+        begun = turns[-1].text if turns[-1].state == "cut" else ""
+        open_turns = turns[:-1] if turns[-1].state == "cut" else turns
+        asked = list(itertools.takewhile(lambda turn: turn.role == "user", reversed(open_turns)))
+        whole = "You said: " + " / ".join(turn.text for turn in reversed(asked))
+        for word in re.findall(r"\s*\S+", whole.removeprefix(begun)):
+            await asyncio.sleep(self.think_ms / 1000)
+            yield str(word)
 
 
 class ConverseResponder:
-    """Amazon Bedrock's Converse.
+    """Amazon Bedrock's ConverseStream.
 
     Not tested against the real service: only against botocore's description of request and answer.
     """
@@ -47,26 +57,40 @@ class ConverseResponder:
             client = boto3.client("bedrock-runtime", config=config)
         self.client = client
 
-    def answer(self, turns: Sequence[Turn]) -> str:
-        """Ask the model for an answer of at most a thousand tokens."""
-        response = self.client.converse(
-            modelId=self.model_id, messages=as_messages(turns), inferenceConfig={"maxTokens": 1000}
+    async def answer(self, turns: Sequence[Turn]) -> AsyncGenerator[str, None]:
+        """Ask the model for an answer of at most a thousand tokens; it may be cancelled while the model thinks."""
+        response = await asyncio.to_thread(
+            self.client.converse_stream,
+            modelId=self.model_id,
+            messages=as_messages(turns),
+            inferenceConfig={"maxTokens": 1000},
         )
-        content = response["output"]["message"]["content"]
-        return "".join(block.get("text", "") for block in content)
+        events = iter(response["stream"])
+        try:
+            while event := await asyncio.to_thread(next, events, None):
+                yield event.get("contentBlockDelta", {}).get("delta", {}).get("text", "")
+        finally:
+            response["stream"].close()
 
 
 def as_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Convert the transcript for Converse: user first, then alternating, with adjacent turns of a role merged."""
     from_user = itertools.dropwhile(lambda turn: turn.role != "user", turns)
     return [
-        {"role": role, "content": [{"text": turn.text} for turn in spoken]}
+        {"role": role, "content": [{"text": as_text(turn)} for turn in spoken]}
         for role, spoken in itertools.groupby(from_user, key=lambda turn: turn.role)
     ]
 
 
+def as_text(turn: Turn) -> str:
+    """Return what the model reads of a turn: a stopped answer says so, and none may end with a space."""
+    if turn.state == "stopped":
+        return f"{turn.text} {STOPPED}".strip()
+    return turn.text.rstrip()
+
+
 def responder_from_env() -> Responder:
-    """Return the model that ``MODEL_ID`` names, else the local responder, which thinks for ``THINK_MS``."""
+    """Return the model that ``MODEL_ID`` names, else the local responder, which thinks for ``THINK_MS`` a word."""
     if model_id := os.environ.get("MODEL_ID"):
         return ConverseResponder(model_id=model_id)
     return LocalResponder(think_ms=int(os.environ.get("THINK_MS") or 40))

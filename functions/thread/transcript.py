@@ -33,11 +33,16 @@ class StaleOwner(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn; a question has the ``message_id`` of its message, so that it is not added twice."""
+    """One turn; a question has the ``message_id`` of its message, so that it is not added twice.
+
+    ``state`` marks an answer that the user has ``"stopped"``, and one that was ``"cut"`` by the end of its invocation:
+    the next invocation continues that one.
+    """
 
     role: Literal["user", "assistant"]
     text: str
     message_id: str | None = None
+    state: str = "done"
 
 
 class Transcripts(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.parameters import SSMProvider
 from botocore.config import Config
 
-from incumbent import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge, send
+from incumbent import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge, send, stop
 
 SCHEME = "v0"
 # Slack's advice: an older request may be a recording that an attacker replays.
@@ -37,6 +37,9 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     if payload.get("type") != "event_callback" or not asks(payload["event"]):
         return answer(200)
     try:
+        if is_stop(payload["event"]):
+            stop(thread_of(payload), reason="the user said stop")  # stores nothing: a full mailbox does not matter
+            return answer(200)
         send(thread_of(payload), message_of(payload), message_id=payload["event_id"])
     except (LeaseUnavailable, MailboxFull) as error:
         return answer(503, error=type(error).__name__)
@@ -64,6 +67,11 @@ def asks(said: dict[str, Any]) -> bool:
     """Return whether a person wrote this, not a bot (such as this one); edits, joins and the like do not count."""
     written = said.get("type") == "message" and said.get("subtype") in WRITTEN and "bot_id" not in said
     return written and bool(said.get("text"))
+
+
+def is_stop(said: dict[str, Any]) -> bool:
+    """Return whether a person wants the answer that is being written to stop."""
+    return str(said["text"]).strip().lower() == "stop"
 
 
 def thread_of(payload: dict[str, Any]) -> str:

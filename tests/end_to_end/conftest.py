@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from incumbent import Mailbox
-from incumbent.contract import LeaseProvider, is_mailbox
+from incumbent.backends import is_mailbox
+from incumbent.contract import LeaseProvider
 from incumbent.local import LocalLambda
 from incumbent.local.report import Answer, Fact, Summary, read_facts, summarise
 from incumbent.providers import from_env

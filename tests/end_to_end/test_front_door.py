@@ -30,7 +30,7 @@ for message_id in sys.argv[1:]:
 ASKER = """
 import sys
 from incumbent import status
-print(*(status("k", message_id, target="RelayFunction") for message_id in sys.argv[1:]))
+print(*(status("k", message_id, target="RelayFunction").state for message_id in sys.argv[1:]))
 """
 
 
@@ -109,7 +109,7 @@ def test_webhook_answers_before_the_worker_has_run(start: Start, store: Store) -
 
 
 def test_three_messages_typed_in_a_row_are_one_run(start: Start, store: Store) -> None:
-    """The first gathers for a moment; the others are answered "accepted" and run with it, in order."""
+    """All are answered "accepted"; a wake that comes when it is quiet runs them together, in order."""
     line = start(template=RECOVERY, concurrency=3)
     line.cloud.warm("BurstFunction")
     texts = ["Hi.", "It broke.", "Help?"]
@@ -121,8 +121,5 @@ def test_three_messages_typed_in_a_row_are_one_run(start: Start, store: Store) -
     line.cloud.wait_idle()
     (run,) = line.ran()
     assert sorted(run) == ["m0", "m1", "m2"]
-    heard = [answer.payload for answer in answers if isinstance(answer.payload, list)]
-    assert heard == [[texts[int(message_id[1:])] for message_id in run]]
-    accepted = [answer.payload["status"] for answer in answers if isinstance(answer.payload, dict)]
-    assert accepted == ["accepted", "accepted"]
+    assert [answer.payload["status"] for answer in answers] == ["accepted"] * 3
     assert line.summary().handled_twice == ()

@@ -130,7 +130,7 @@ class Cell:
 
     def afterwards(self) -> str:
         """Where the message is now."""
-        state = self.provider.find(self.key, self.id)
+        state = self.provider.find(self.key, self.id).state
         if state in {"handled", "dead"}:
             return state
         stored = [message for message in self.provider.peek(self.key) if message.id == self.id]

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from incumbent import addresses
 from incumbent.local.template import Template
 from incumbent.providers import memory
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, valkey
@@ -63,7 +65,7 @@ class Context:
 
 @dataclass(slots=True, kw_only=True)
 class Model:
-    """Bedrock's Converse as far as this goes: counts what it was asked, and does in between what it is told."""
+    """Bedrock's ConverseStream as far as this goes: counts what it was asked, and does in between what it is told."""
 
     while_thinking: list[Callable[[], object]] = field(default_factory=list)
     asked: list[list[dict[str, Any]]] = field(default_factory=list)
@@ -76,6 +78,28 @@ class Model:
         return f"answer {len(self.asked)}"
 
 
+def converse_stream(text: str) -> bytes:
+    """Return Bedrock's answer: a stream of events, with the text in two pieces."""
+    first, space, rest = text.partition(" ")
+    pieces = [first + space, rest]
+    events: list[tuple[str, dict[str, Any]]] = [("messageStart", {"role": "assistant"})]
+    events += [("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": piece}}) for piece in pieces]
+    events += [("messageStop", {"stopReason": "end_turn"})]
+    return b"".join(_framed(name, json.dumps(event).encode()) for name, event in events)
+
+
+def _framed(name: str, payload: bytes) -> bytes:
+    """One event in the encoding of event streams: lengths and their checksum, headers, payload, checksum."""
+    said = {":message-type": "event", ":event-type": name, ":content-type": "application/json"}
+    headers = b"".join(
+        bytes([len(key)]) + key.encode() + b"\x07" + len(value).to_bytes(2) + value.encode()
+        for key, value in said.items()
+    )
+    prelude = (16 + len(headers) + len(payload)).to_bytes(4) + len(headers).to_bytes(4)
+    frame = prelude + zlib.crc32(prelude).to_bytes(4) + headers + payload
+    return frame + zlib.crc32(frame).to_bytes(4)
+
+
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     """A model behind an endpoint of this machine, which botocore takes for Bedrock's."""
@@ -85,15 +109,9 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
             text = model.converse(request["messages"])
-            answer = {
-                "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
-                "stopReason": "end_turn",
-                "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2},
-                "metrics": {"latencyMs": 1},
-            }
-            body = json.dumps(answer).encode()
+            body = converse_stream(text)
             self.send_response(200)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", "application/vnd.amazon.eventstream")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -127,6 +145,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sequence[Mod
     for name, value in AWS_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     memory._process_memory.cache_clear()  # noqa: SLF001 - a new environment remembers nothing
+    addresses.provider_from_env.cache_clear()
     yield load
     for name in loaded:
         sys.modules.pop(name, None)

@@ -5,6 +5,7 @@ messages, follow-ups, late duplicates, failures, dead letters, hand-overs, a rec
 here needs is one too many; a call without a right would be refused.
 """
 
+import hashlib
 import itertools
 import json
 import re
@@ -22,13 +23,14 @@ import pytest
 import yaml
 from botocore.config import Config
 
-from incumbent import Claimed, Message, Origin, sending, sweeper
+from incumbent import Claimed, Message, Origin, Wake, addresses, sweeper
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local.template import Template
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.dynamodb.traces import MAX_INLINE
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, valkey
 from tests.build.test_template import CloudFormationLoader, as_list, statements
-from tests.functions.conftest import FUNCTIONS, Context
+from tests.functions.conftest import FUNCTIONS, Context, converse_stream
 from tests.functions.test_webhook import said, signed
 
 Load = Callable[..., Sequence[ModuleType]]
@@ -45,7 +47,10 @@ STEP_MS = 20_000  # of functions/thread: with a millisecond more, a run begins, 
 ORDERS = "local-orders"  # the keyspace of the function's orders
 
 # What an action is called whose name is not the operation's.
-ACTIONS = {("bedrock-runtime", "Converse"): "bedrock:InvokeModel", ("lambda", "Invoke"): "lambda:InvokeFunction"}
+ACTIONS = {
+    ("bedrock-runtime", "ConverseStream"): "bedrock:InvokeModelWithResponseStream",
+    ("lambda", "Invoke"): "lambda:InvokeFunction",
+}
 # What Lambda's pollers do under the function's role, as its documentation lists it.
 POLLERS = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
 
@@ -122,6 +127,10 @@ class Store:
             assert isinstance(claimed, Claimed)
             self.mailbox.settle(key, claimed.owner, ttl_ms=30_000, handled=[message_id], fence=claimed.fence)
 
+    def hold(self, key: str) -> None:
+        """Let no run of the key begin for a minute, so that a message which comes asks for a wake then."""
+        self.mailbox.hold(key, for_ms=60_000)
+
     def leave(self, key: str, event: Any, *, function: str) -> None:
         """Store a message that no run was given, on a key that is free."""
         origin = Origin(keyspace=function, target=arn(function))
@@ -157,20 +166,17 @@ def cloud(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
                 status = cloud.on_invoke()
             elif target.endswith(".GetParameter"):
                 answer = {"Parameter": {"Name": request["Name"], "Value": cloud.parameters[request["Name"]]}}
+            elif target.endswith(".SendMessage"):
+                said = hashlib.md5(request["MessageBody"].encode(), usedforsecurity=False).hexdigest()
+                answer = {"MessageId": "m", "MD5OfMessageBody": said}
             elif target.endswith(".GetSecretValue"):
                 answer = {"SecretString": PASSWORD}
-            else:
+            body, kind = json.dumps(answer).encode(), "application/json"
+            if "/converse-stream" in self.path:
                 cloud.on_converse()
-                content = [{"text": "answer"}]
-                answer = {
-                    "output": {"message": {"role": "assistant", "content": content}},
-                    "stopReason": "end_turn",
-                    "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2},
-                    "metrics": {"latencyMs": 1},
-                }
-            body = json.dumps(answer).encode()
+                body, kind = converse_stream("answer"), "application/vnd.amazon.eventstream"
             self.send_response(status)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -184,7 +190,7 @@ def cloud(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        for service in ("LAMBDA", "SSM", "SECRETS_MANAGER", "BEDROCK_RUNTIME"):
+        for service in ("LAMBDA", "SQS", "SSM", "SECRETS_MANAGER", "BEDROCK_RUNTIME"):
             monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", f"http://127.0.0.1:{server.server_port}")
         yield cloud
         server.shutdown()
@@ -212,7 +218,12 @@ def start(
 
     def start(name: str, provider: str, **variables: str) -> Handler:
         function = f"local-{name}"
-        variables |= {"AWS_LAMBDA_FUNCTION_NAME": function, "INCUMBENT_PROVIDER": provider}
+        variables = {
+            "AWS_LAMBDA_FUNCTION_NAME": function,
+            "INCUMBENT_PROVIDER": provider,
+            "INCUMBENT_WAKE_QUEUE_URL": "https://sqs.eu-central-1.amazonaws.com/123456789012/wakes",
+            **variables,
+        }
         if provider == "dynamodb":
             variables |= {
                 **moto_server.environment,
@@ -252,10 +263,11 @@ def start(
 
 def forget() -> None:
     """Forget what `send` keeps for the life of an environment."""
-    sending._from_env.cache_clear()  # noqa: SLF001
-    sending._lambda_waker.cache_clear()  # noqa: SLF001
+    addresses.provider_from_env.cache_clear()
+    addresses.auto_waker.cache_clear()
     sweeper._from_env.cache_clear()  # noqa: SLF001
     sweeper._waker.cache_clear()  # noqa: SLF001
+    sweeper._later_waker.cache_clear()  # noqa: SLF001
 
 
 def chat(thread: str, message_id: str, text: str = "hello") -> Any:
@@ -288,7 +300,8 @@ def losing(store: Store, key: str) -> Callable[[], int]:
 
 def test_thread_function(cloud: Cloud, store: Store, start: Callable[..., Handler]) -> None:
     """A conversation with large follow-ups, one that is handed over, and one whose record is lost."""
-    thread = start("thread", "dynamodb", MODEL_ID="example.model-v1:0")
+    at_once = {"MODEL_ID": "example.model-v1:0", "QUIET_MS": "1"}
+    thread = start("thread", "dynamodb", **at_once, INCUMBENT_WAKE_QUEUE_URL="")  # waits for a quiet time in place
     follow_ups = [chat("t-1", name, LARGE) for name in ("b", "c")]
 
     def post() -> None:
@@ -302,7 +315,11 @@ def test_thread_function(cloud: Cloud, store: Store, start: Callable[..., Handle
     assert thread(chat("t-2", "d"), remaining_ms=STEP_MS + 1)["statusCode"] == 202
     cloud.on_invoke = losing(store, "local-thread/t-3")
     thread(chat("t-3", "e"), remaining_ms=STEP_MS + 1)
-    thread = start("thread", "redis")
+    assert thread(chat("t-1", "s", "stop"))["statusCode"] == 200
+    thread = start("thread", "dynamodb")
+    assert thread(chat("t-5", "g"))["statusCode"] == 202
+    store.lose("local-thread/t-5")  # else a sweep finds it
+    thread = start("thread", "redis", **at_once, INCUMBENT_WAKE_QUEUE_URL="")
     assert thread(chat("t-1", "f"))["statusCode"] == 200
     assert cloud.calls == rights("ThreadFunction")
 
@@ -323,20 +340,42 @@ def test_orders_function(cloud: Cloud, store: Store, start: Callable[..., Handle
     cloud.on_invoke = losing(store, f"{ORDERS}/o-3")
     store.leave(f"{ORDERS}/o-3", record("o-3", "left")["Records"][0], function="local-orders")
     orders(record("o-3", "c"))
+    store.hold(f"{ORDERS}/o-5")
+    assert orders(record("o-5", "e")) == nothing_failed
     orders = start("orders", "redis")
     assert orders(record("o-1", "d")) == nothing_failed
     assert cloud.calls == rights("OrdersFunction")
 
 
 def test_sweeper_function(cloud: Cloud, store: Store, start: Callable[..., Handler]) -> None:
-    """Both functions that keep messages have left some behind."""
+    """Both functions that keep messages have left some behind; a wake is due later; an operator frees a key."""
     store.leave("local-thread/s-1", {}, function="local-thread")
     store.leave("local-orders/s-1", {}, function="local-orders")
-    assert start("sweeper", "dynamodb")({})["woken"] == 2
+    sweeper = start("sweeper", "dynamodb")
+    assert sweeper({})["woken"] == 2
+    wake = Wake(key="local-orders/s-1", ticket=None, target=arn("local-orders"), after_ms=3_600_000)
+    body = wake.to_queue(SYSTEM_CLOCK.now().wall_ms)
+    assert sweeper({"Records": [{"messageId": "m", "body": body}]}) == {"batchItemFailures": []}
+    store.handle("local-orders/s-2", "z")
+    key = "local-orders/s-2"
+    for message_id in ("hangs", "large", "waits"):
+        store.mailbox.claim(key, f"by-{message_id}", 30_000, Message(id=message_id, event=LARGE))
+    for do, more in (
+        ("keys", {}),
+        ("show", {"events": True}),
+        ("hold", {"for_ms": 600_000}),
+        ("stop", {"reason": "it hangs"}),
+        ("cancel", {"id": "large"}),
+        ("cancel", {"id": "z"}),
+        ("release", {}),
+        ("resume", {}),
+    ):
+        request = {"do": do, **({} if do == "keys" else {"key": key}), **more}
+        assert sweeper({"incumbent": {"v": 1, "control": request}})["v"] == 1
     start("sweeper", "redis")({})
     assert cloud.calls == rights("SweeperFunction")
-    for key in ("local-thread/s-1", "local-orders/s-1"):
-        store.lose(key)
+    for each in ("local-thread/s-1", "local-orders/s-1", key):
+        store.lose(each)
 
 
 def test_webhook_function(cloud: Cloud, store: Store, start: Callable[..., Handler]) -> None:
@@ -354,6 +393,8 @@ def test_webhook_function(cloud: Cloud, store: Store, start: Callable[..., Handl
     assert post("z", "4") == 200
     cloud.on_invoke = losing(store, "local-thread/slack:T0EXAMPLE1:C0EXAMPLE5:2")
     assert post("b", "2") == 200
+    store.hold("local-thread/slack:T0EXAMPLE1:C0EXAMPLE5:5")
+    assert post("d", "5") == 200
     webhook = start("webhook", "redis", **variables)
     assert post("c", "3") == 200
     assert cloud.calls == rights("WebhookFunction")

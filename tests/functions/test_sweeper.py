@@ -1,13 +1,17 @@
 """The sweeper's function, which is in the layer: it sweeps what the environment names, and ends in time."""
 
+import json
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from incumbent import ConfigurationError, Message, Origin, Wake, sweeper
+from incumbent import ConfigurationError, Message, Origin, StoredFormatUnknown, Wake, sweeper
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import process_memory
+from incumbent.testing import stand_in
 from incumbent.testing.servers import AWS_ENVIRONMENT
 from tests.functions.conftest import Context
 
@@ -21,7 +25,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     for name, value in AWS_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
-    caches = (sweeper._from_env, sweeper._waker)  # noqa: SLF001
+    caches = (sweeper._from_env, sweeper._waker, sweeper._later_waker)  # noqa: SLF001
     for cache in caches:
         cache.cache_clear()
     yield sweeper
@@ -92,3 +96,117 @@ def test_wake_of_the_sweeper_is_small() -> None:
     """It carries no ticket: whoever is woken claims the key as anybody would (M8)."""
     event = Wake(key="k", ticket=None, target=ARN).to_event()
     assert event == {"incumbent": {"v": 1, "key": "k", "ticket": None, "hops": 0}}
+
+
+# --- delayed wakes
+
+
+def record(message_id: str, body: str) -> dict[str, Any]:
+    """A record as SQS' mapping brings it."""
+    return {"messageId": message_id, "eventSource": "aws:sqs", "body": body}
+
+
+def queued(message_id: str, after_ms: int, key: str = "thread/k") -> dict[str, Any]:
+    """The record of a wake that is due in so many milliseconds."""
+    wake = Wake(key=key, ticket=None, target=ARN, hops=2, after_ms=after_ms)
+    return record(message_id, wake.to_queue(SYSTEM_CLOCK.now().wall_ms))
+
+
+def test_queued_wake_that_is_due_wakes_its_function_and_another_is_sent_on(
+    app: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQS delays a message by 15 minutes at most: the rest of a longer delay remains."""
+    monkeypatch.setenv("INCUMBENT_WAKE_QUEUE_URL", "https://sqs.eu-central-1.amazonaws.com/123456789012/wakes")
+    wakes: list[Wake] = []
+    event = {"Records": [queued("a", -5), queued("b", 3_600_000), queued("c", 0, key="thread/l")]}
+    with stand_in(wakes=wakes):
+        assert app.handler(event, Context(aws_request_id="r")) == {"batchItemFailures": []}
+    assert [(wake.key, wake.target, wake.hops) for wake in wakes] == [
+        ("thread/k", ARN, 2),
+        ("thread/k", ARN, 2),
+        ("thread/l", ARN, 2),
+    ]
+    assert wakes[0].after_ms == wakes[2].after_ms == 0
+    assert 3_590_000 < wakes[1].after_ms <= 3_600_000
+    assert wakes[0].to_event() == {"incumbent": {"v": 1, "key": "thread/k", "ticket": None, "hops": 2}}
+
+
+def test_record_that_fails_is_reported_alone(
+    app: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQS brings it again, and gives up in the end; no payload is in the log, and the others are served."""
+    monkeypatch.delenv("INCUMBENT_WAKE_QUEUE_URL", raising=False)
+    wakes: list[Wake] = []
+    later = json.dumps({"incumbent_wake": {"v": 2, "key": "thread/k"}})
+    records = [record("a", "hello"), record("b", later), queued("c", 60_000), {"messageId": "d"}, queued("e", 0)]
+    with stand_in(wakes=wakes):
+        answer = app.handler({"Records": records}, Context(aws_request_id="r"))
+    assert answer == {"batchItemFailures": [{"itemIdentifier": each} for each in "abcd"]}
+    assert len(wakes) == 1
+    assert caplog.text.count("wake_failed") == 4
+    assert "record a: ConfigurationError: its body is not a queued wake" in caplog.text
+    assert "hello" not in caplog.text
+    assert "version 2" in caplog.text
+    assert "set INCUMBENT_WAKE_QUEUE_URL" in caplog.text
+
+
+def test_no_queued_wake_begins_at_the_end(app: ModuleType) -> None:
+    """What is left of the batch comes again."""
+    context = Context(aws_request_id="r", remaining_ms=app.END_MS)
+    wakes: list[Wake] = []
+    with stand_in(wakes=wakes):
+        answer = app.handler({"Records": [queued("a", 0)]}, context)
+    assert (answer, wakes) == ({"batchItemFailures": [{"itemIdentifier": "a"}]}, [])
+
+
+def test_function_that_is_gone_fails_its_record(app: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any wake that Lambda refuses."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:1")
+    answer = app.handler({"Records": [queued("a", 0)]}, Context(aws_request_id="r"))
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "a"}]}
+
+
+# --- control
+
+CONTROL = {"incumbent": {"v": 1, "control": {"do": "keys", "keyspace": "sweeper-test"}}}
+
+
+def test_operator_s_request_is_carried_out(app: ModuleType, orphans: None) -> None:
+    """On the store of the environment; nothing is swept."""
+    answer = app.handler(CONTROL, Context(aws_request_id="r"))
+    assert len(answer["keys"]) == 3
+    key = answer["keys"][0]["key"]
+    hold = {"incumbent": {"v": 1, "control": {"do": "hold", "key": key}}}
+    assert app.handler(hold, Context(aws_request_id="r"))["key"]["held"]
+    resume = {"incumbent": {"v": 1, "control": {"do": "resume", "key": key}}}
+    with stand_in(process_memory(), wakes=(wakes := list[Wake]())):
+        assert app.handler(resume, Context(aws_request_id="r"))["woken"] == ARN
+    assert [wake.key for wake in wakes] == [key]
+
+
+@pytest.mark.parametrize("arn", ["", ":live", ":control"])
+def test_alias_decides_who_may_control(app: ModuleType, monkeypatch: pytest.MonkeyPatch, arn: str) -> None:
+    """The schedule, the queue and the doctor invoke the function by other names, which have other policies."""
+    monkeypatch.setenv("INCUMBENT_CONTROL_ALIAS", "control")
+    name = "arn:aws:lambda:eu-central-1:123456789012:function:shop-sweeper"
+    context = Context(aws_request_id="r", function_name="shop-sweeper", invoked_function_arn=f"{name}{arn}")
+    if arn == ":control":
+        assert app.handler(CONTROL, context)["v"] == 1
+    else:
+        with pytest.raises(ConfigurationError, match="invoke shop-sweeper:control"):
+            app.handler(CONTROL, context)
+    assert app.handler({}, context)["found"] == 0
+
+
+@pytest.mark.parametrize(
+    ("inner", "error"),
+    [
+        ({"v": 2, "control": {"do": "keys"}}, StoredFormatUnknown),
+        ({"control": {"do": "keys"}}, ConfigurationError),
+        ({"v": 1, "control": {"do": "drop"}}, ConfigurationError),
+    ],
+)
+def test_event_for_control_is_checked(app: ModuleType, inner: dict[str, Any], error: type[Exception]) -> None:
+    """A request that is not understood must not become a pass of the sweeper."""
+    with pytest.raises(error):
+        app.handler({"incumbent": inner}, Context(aws_request_id="r"))

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Callable, Sequence
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from incumbent import Message, Stop
+from incumbent import Message, Stop, async_handlers, show
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
-from incumbent.testing import run
+from incumbent.testing import After, run
 from tests.functions.conftest import FUNCTIONS, Context, Model
 
 MESSAGE = json.loads((FUNCTIONS.parent / "events" / "chat-message.json").read_text("utf-8"))
@@ -47,6 +49,7 @@ def app(load: Callable[..., Sequence[ModuleType]], monkeypatch: pytest.MonkeyPat
     """The function, with its leases and transcripts in memory."""
     monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
     monkeypatch.setenv("THINK_MS", "1")
+    monkeypatch.setenv("QUIET_MS", "1")
     (app,) = load("thread", "app")
     return app
 
@@ -117,8 +120,8 @@ def test_no_step_is_begun_when_the_invocation_is_nearly_over(chat: Chat, model: 
     assert played.answers[0]["statusCode"] == 202
     assert model.asked == []
     played = run(chat.app.handler, chat.thread_id, [chat.event("two", "b")], provider=provider)
-    assert json.loads(played.answers[0]["body"]) == {"answer": "answer 2"}
-    assert chat.said == ["one", "answer 1", "two", "answer 2"]
+    assert json.loads(played.answers[0]["body"]) == {"answer": "answer 1"}
+    assert chat.said == ["one", "two", "answer 1"]
 
 
 def test_owner_that_another_one_followed_says_nothing(chat: Chat, model: Model) -> None:
@@ -158,3 +161,102 @@ def test_converse_starts_with_the_user_and_takes_turns(load: Callable[..., Seque
         {"role": "assistant", "content": [{"text": "c"}]},
         {"role": "user", "content": [{"text": "d"}]},
     ]
+
+
+def test_what_is_typed_in_a_row_is_one_question(
+    load: Callable[..., Sequence[ModuleType]], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a quiet time of 1.5 s; a person who goes on typing is answered after 6 s."""
+    monkeypatch.setenv("INCUMBENT_PROVIDER", "memory")
+    monkeypatch.setenv("INCUMBENT_WAKE_QUEUE_URL", "https://sqs.example/wakes")
+    (app,) = load("thread", "app")
+    chat = Chat(app, "typed")
+    events = [
+        chat.event("I need a hotel", "a"),
+        After(900, chat.event("in Lyon", "b")),
+        After(900, chat.event("quiet", "c")),
+    ]
+    played = run(app.handler, chat.thread_id, events, lasts_ms=10_000)
+    assert [answer["statusCode"] for answer in played.answers] == [202, 202, 202]
+    assert [ran.at_ms for ran in played.runs] == [pytest.approx(3_300, abs=1_000)]
+    assert asked(model) == [[["I need a hotel", "in Lyon", "quiet"]]]
+    model.asked.clear()
+    chat = Chat(app, "typing")
+    events = [chat.event("one", "0"), *(After(1_000, chat.event("more", str(number))) for number in range(1, 12))]
+    played = run(app.handler, chat.thread_id, events, lasts_ms=20_000)
+    assert len(played.runs[0].messages) == pytest.approx(7, abs=1)
+
+
+@pytest.fixture
+def slow(app: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Chat:
+    """A thread whose answers take 50 ms a word."""
+    monkeypatch.setenv("THINK_MS", "50")
+    app.responder.cache_clear()
+    return Chat(app, "slow")
+
+
+WORDS = " ".join(f"word-{number}" for number in range(200))
+
+
+def answering(chat: Chat, text: str = WORDS) -> tuple[Thread, list[Any]]:
+    """Post in another thread, and wait until the run has begun to answer."""
+    answers: list[Any] = []
+
+    def post() -> None:
+        answers.append(chat.post(text, "long"))
+        async_handlers.close()  # as the thread ends
+
+    posting = Thread(target=post)
+    posting.start()
+    while not show(chat.thread_id, keyspace="thread").owner:
+        SYSTEM_CLOCK.sleep_ms(10)
+    SYSTEM_CLOCK.sleep_ms(300)
+    return posting, answers
+
+
+def test_user_says_stop_and_the_answer_stops_within_a_second(slow: Chat) -> None:
+    """The transcript keeps what was said until then, marked; the model is told so with the next question."""
+    posting, answers = answering(slow)
+    began = SYSTEM_CLOCK.now()
+    assert slow.post("Stop", "s") == (200, {"stopping": "yes"})
+    posting.join()
+    assert began.until(SYSTEM_CLOCK.now()) < 1_000
+    ((status, body),) = answers
+    assert (status, body["status"]) == (200, "stopped")
+    question, partial = slow.app.transcripts().load(slow.thread_id, fence=2**52)
+    assert (question.text, partial.state) == (WORDS, "stopped")
+    assert partial.text.startswith("You said: word-0")
+    assert len(partial.text) < len(WORDS)
+    assert slow.app.stop_answer(slow.event("stop", "again"))["body"] == '{"stopping": "no"}'
+
+
+def test_stop_gets_through_when_the_mailbox_is_full(slow: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stores nothing, so there is room for it."""
+    posting, answers = answering(slow)
+    accepted = [slow.post("more", f"m-{number}")[0] for number in range(101)]
+    assert accepted[-1] == 429, "the mailbox is full"
+    assert slow.post("stop", "s") == (200, {"stopping": "yes"})
+    posting.join()
+    assert answers[0][1]["status"] == "stopped"
+
+
+def test_answer_that_the_deadline_cuts_is_continued(app: ModuleType) -> None:
+    """The next invocation goes on where it was cut, in the same turn."""
+    chat = Chat(app, "cut")
+    cut = app.Turn(role="assistant", text="You said: word-0 word-1", state="cut")
+    provider = MemoryProvider()
+    asked = chat.event("word-0 word-1 word-2 word-3", "a")
+    app.transcripts().save("cut", [*app.fold([], [Message(id="cut-a", event=asked)]), cut], fence=1)
+    run(app.handler, chat.thread_id, [asked], provider=provider)
+    *_, last = app.transcripts().load("cut", fence=2**52)
+    assert (last.text, last.state) == ("You said: word-0 word-1 word-2 word-3", "done")
+    assert len(chat.said) == 2
+
+
+def test_model_reads_that_an_answer_was_stopped(load: Callable[..., Sequence[ModuleType]]) -> None:
+    """An answer of no words, too; and a cut one is the beginning of its continuation."""
+    responder, transcript = load("thread", "responder", "transcript")
+    for text, read in (("half an", "half an [stopped by the user]"), ("", "[stopped by the user]")):
+        turn = transcript.Turn(role="assistant", text=text, state="stopped")
+        assert responder.as_text(turn) == read
+    assert responder.as_text(transcript.Turn(role="assistant", text="half ", state="cut")) == "half"

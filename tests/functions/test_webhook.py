@@ -185,6 +185,19 @@ def test_full_thread_asks_slack_to_come_again(webhook: Webhook, provider: Memory
     assert webhook(EVENT)["statusCode"] == 503
 
 
+def test_stop_is_not_stored_but_stops_the_run_however_full_the_thread_is(
+    webhook: Webhook, provider: MemoryProvider
+) -> None:
+    """It marks the owner, and the owner sees it with its next look."""
+    policy = Policy()
+    for number in range(policy.max_pending):
+        provider.claim(KEY, f"other-{number}", TTL_MS, Message(id=f"m-{number}", event={}), policy=policy)
+    assert webhook(signed(said(text="one more")))["statusCode"] == 503
+    assert webhook(signed(said(text=" Stop ")))["statusCode"] == 200
+    assert len(provider.peek(KEY)) == policy.max_pending
+    assert provider.watch(KEY, "owner") == "the user said stop"
+
+
 def test_message_that_is_too_large_is_refused_for_good(webhook: Webhook) -> None:
     """To repeat it would not help, and Slack is told so."""
     done = webhook(signed(said(text="x" * 3 * 1024**2)))

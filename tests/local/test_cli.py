@@ -79,7 +79,7 @@ def test_what_is_still_stored_waits_and_is_not_lost(
     scenario: Any, capsys: pytest.CaptureFixture[str], provider: str
 ) -> None:
     """A failed message in its pause. That is good, but for a replay in which nothing was handled."""
-    words = [*COMMON, "--provider", provider, "--concurrency", "1"]
+    words = [*COMMON, "--provider", provider, "--concurrency", "1", "--env", "INCUMBENT_WAKE_QUEUE_URL="]
     failing = step(0, "w1", do="fail")
     assert main(["replay", scenario(failing, step(0, "x1"), function="FrontFunction"), *words]) == 0
     closing = capsys.readouterr().out.splitlines()[-2:]
@@ -127,6 +127,36 @@ def test_the_demo_loses_nothing_and_runs_one_owner_at_a_time(capsys: pytest.Capt
     assert closing.startswith("sent 27, handled once 27, ")
     assert closing.endswith("overlaps 0, lost 0, handled twice 0")
     assert sum(" · HTTP 20" in line for line in lines) == 27
+
+
+def test_progress_is_live_in_a_terminal_and_plain_in_a_pipe() -> None:
+    """The lines are the same; only a terminal is told how far it is."""
+    scenario = ROOT / "events" / "scenarios" / "duplicates.json"
+    words = f"replay {scenario} --template {ROOT / 'template.yaml'} --provider memory --env QUIET_MS=1 --answers"
+    command = f"{sys.executable} -m incumbent {words}"
+    done = [
+        subprocess.run(each, capture_output=True, text=True, timeout=120, check=True, stdin=subprocess.DEVNULL).stdout
+        for each in (command.split(), ["script", "-qec", command, "/dev/null"])
+    ]
+    plain, live = done
+    assert "invocations ended" not in plain
+    assert "\x1b[" not in plain
+    assert "invocations ended" in live
+    for out in done:
+        assert "handled twice 0" in out
+        assert '"You said: ' in out.replace("\\", "")
+
+
+@pytest.mark.parametrize("provider", ["memory", "redis"])
+def test_a_user_types_in_a_row_and_says_stop(capsys: pytest.CaptureFixture[str], provider: str) -> None:
+    """Three messages are one run; the run of the long answer is stopped; the question after that is answered."""
+    words = [str(ROOT / "events" / "scenarios" / "chat-stop.json"), "--template", str(ROOT / "template.yaml")]
+    assert main(["replay", *words, "--provider", provider]) == 0
+    out = capsys.readouterr().out
+    assert "ran hotel-1, hotel-2, hotel-3" in out
+    assert "stopped story" in out
+    assert "ran short" in out
+    assert "overlaps 0, lost 0, handled twice 0" in out
 
 
 def test_a_replay_tells_what_failed_and_shows_logs_on_request(

@@ -5,7 +5,7 @@ from typing import Any
 from incumbent import Lease, leased
 
 
-@leased(key_jmespath="key", message_id_jmespath="id", deliver="all", gather_ms=400)
+@leased(key_jmespath="key", message_id_jmespath="id", deliver="all", debounce_ms=800)
 def handler(event: dict[str, Any], context: object, *, lease: Lease) -> list[str]:
     """Say what was heard."""
     return [message.event["text"] for message in lease.messages]
