@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "layer" / "incumbent"
 EPOCH = "1580601600"  # 2020-02-02: zip files know no date before 1980
 ZIP_DATE = (2020, 2, 2, 0, 0, 0)
-SUFFIXES = {".py", ".lua", ".typed"}
+SUFFIXES = {".html", ".lua", ".py", ".typed"}
 BESIDE_THE_PACKAGE = {
     ".gitignore",
     "CHANGELOG.md",

@@ -1,4 +1,4 @@
-"""The page on policies names every option there is, and its examples run."""
+"""The pages on policies and control name every option there is, and their examples run."""
 
 import re
 from collections.abc import Callable
@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from incumbent import Message, Policy
+from incumbent import Message, Policy, Stop
 from incumbent.options import Options
 from incumbent.providers.memory import MemoryProvider
 from incumbent.stand_in import STAND_IN
+from incumbent.testing import run
+from incumbent.testing.conversation import STOP_REASON
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "policies.md").read_text(encoding="utf-8")
+CONTROL = (DOCS / "control.md").read_text(encoding="utf-8")
 
 # What says whose the key is and where things are kept is no policy: README and docstring have it.
 ELSEWHERE = {
@@ -37,8 +40,8 @@ ELSEWHERE = {
 
 
 def test_every_option_has_a_paragraph() -> None:
-    """A new option of @leased, or a new field of Policy, joins the page: in bold letters, or in a heading."""
-    marked = re.findall(r"\*\*(.+?)\*\*|^## (.*)$", PAGE, re.MULTILINE)
+    """A new option of @leased, or a new field of Policy, joins a page: in bold letters, or in a heading."""
+    marked = re.findall(r"\*\*(.+?)\*\*|^## (.*)$", PAGE + CONTROL, re.MULTILINE)
     explained = {name for text in marked for name in re.findall(r"`(\w+)", " ".join(text))}
     options = set(Options.__annotations__) - ELSEWHERE
     assert (options | {field.name for field in fields(Policy)}) - explained == set()
@@ -63,6 +66,24 @@ def test_example_of_interrupt_runs() -> None:
         assert provider.peek(key) == ()
     finally:
         STAND_IN.reset(token)
+
+
+def test_examples_of_control_run() -> None:
+    """Each decorates, and answers what its text says."""
+    burst, stop, wait, outside = re.findall(r"```python\n(.*?)```", CONTROL, re.DOTALL)
+    event = {"thread_id": "t", "order_id": "o", "id": "m1", "text": "Hi."}
+    played: list[Any] = []
+    for example, name in ((burst, "answer"), (stop, "think"), (wait, "reserve")):
+        names: dict[str, Any] = {"__name__": "example"}
+        exec(compile(example, "control.md", "exec"), names)  # noqa: S102 - the documentation's own example
+        key = "o" if name == "reserve" else "t"
+        played += run(names[name], key, [event], stop=Stop.ASKED if name == "think" else None).answers
+    exec(compile(outside, "control.md", "exec"), {"__name__": "example"})  # noqa: S102 - as above; it only imports
+    assert played == [
+        "Hi.",
+        {"done": [], "stopped": STOP_REASON},
+        {"statusCode": 200, "body": "reserved for m1"},
+    ]
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)

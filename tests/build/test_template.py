@@ -26,6 +26,8 @@ MAILBOX = {
         {"Fn::GetAtt": "LeaseTable.Arn"},
     ),
 }
+LATER_WAKES = {"AskForLaterWakes": ({"sqs:SendMessage"}, {"Fn::GetAtt": "WakeQueue.Arn"})}
+POLLERS = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
 SELF = "arn:${AWS::Partition}:lambda:${AWS::Region}:${AWS::AccountId}:function:${AWS::StackName}-"
 TABLES = ("LeaseTable", "OrderTable", "TranscriptTable")
 # What people call the services whose actions the policies allow.
@@ -34,6 +36,7 @@ SERVICES = {
     "dynamodb": "DynamoDB",
     "lambda": "Lambda",
     "secretsmanager": "Secrets Manager",
+    "sqs": "SQS",
     "ssm": "SSM",
 }
 
@@ -151,11 +154,11 @@ def test_no_policy_has_a_wildcard(template: dict[str, Any]) -> None:
 
 def test_thread_function_may_do_what_it_does_and_no_more(template: dict[str, Any]) -> None:
     """Item calls on the leases, updates of transcripts, its own successor, the one model."""
-    assert rights(template["Resources"]["ThreadFunction"]) == MAILBOX | REDIS_PASSWORD | {
+    assert rights(template["Resources"]["ThreadFunction"]) == MAILBOX | REDIS_PASSWORD | LATER_WAKES | {
         "GoOnInTheNextInvocation": ({"lambda:InvokeFunction"}, {"Fn::Sub": f"{SELF}thread"}),
         "Transcripts": ({"dynamodb:UpdateItem"}, {"Fn::GetAtt": "TranscriptTable.Arn"}),
         "AskTheModel": (
-            {"bedrock:InvokeModel"},
+            {"bedrock:InvokeModelWithResponseStream"},
             {"Fn::Sub": "arn:${AWS::Partition}:bedrock:${AWS::Region}::foundation-model/${ModelId}"},
         ),
     }
@@ -163,11 +166,11 @@ def test_thread_function_may_do_what_it_does_and_no_more(template: dict[str, Any
 
 def test_orders_function_may_do_what_it_does_and_no_more(template: dict[str, Any]) -> None:
     """Item calls on the leases, updates of orders, its own successor, its two queues."""
-    assert rights(template["Resources"]["OrdersFunction"]) == MAILBOX | REDIS_PASSWORD | {
+    assert rights(template["Resources"]["OrdersFunction"]) == MAILBOX | REDIS_PASSWORD | LATER_WAKES | {
         "GoOnInTheNextInvocation": ({"lambda:InvokeFunction"}, {"Fn::Sub": f"{SELF}orders"}),
         "Orders": ({"dynamodb:UpdateItem"}, {"Fn::GetAtt": "OrderTable.Arn"}),
         "PollTheQueues": (
-            {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
+            POLLERS,
             [{"Fn::GetAtt": "OrderQueue.Arn"}, {"Fn::GetAtt": "OrderFifoQueue.Arn"}],
         ),
     }
@@ -183,16 +186,40 @@ def test_function_that_goes_on_in_itself_is_not_cut_off(template: dict[str, Any]
     assert function["RecursiveLoop"] == "Allow"
 
 
-def test_sweeper_may_find_and_wake_and_nothing_else(template: dict[str, Any]) -> None:
-    """It queries the index, reads leases, and writes nothing."""
-    assert rights(template["Resources"]["SweeperFunction"]) == REDIS_PASSWORD | {
+def test_sweeper_may_find_and_wake_and_control_and_nothing_else(template: dict[str, Any]) -> None:
+    """It queries the index, reads leases, receives wakes and sends them on; for operators it makes item calls."""
+    assert rights(template["Resources"]["SweeperFunction"]) == REDIS_PASSWORD | LATER_WAKES | {
         "WakeWhoKeepsMessages": (
             {"lambda:InvokeFunction"},
             [{"Fn::GetAtt": "ThreadFunction.Arn"}, {"Fn::GetAtt": "OrdersFunction.Arn"}],
         ),
         "FindKeysWithMessages": ({"dynamodb:Query"}, {"Fn::Sub": "${LeaseTable.Arn}/index/orphans"}),
         "SeeWhetherSomebodyOwnsThem": ({"dynamodb:BatchGetItem"}, {"Fn::GetAtt": "LeaseTable.Arn"}),
+        "SeeAndControlKeys": (
+            {f"dynamodb:{name}" for name in ("GetItem", "UpdateItem", "DeleteItem", "Query")},
+            {"Fn::GetAtt": "LeaseTable.Arn"},
+        ),
+        "PollTheQueues": (POLLERS, {"Fn::GetAtt": "WakeQueue.Arn"}),
     }
+
+
+def test_sweeper_accepts_control_through_its_alias_only(template: dict[str, Any]) -> None:
+    """The schedule and the queue invoke the function by its name, so a right to do that is not one to stop runs."""
+    alias = template["Resources"]["SweeperControlAlias"]["Properties"]
+    assert alias["FunctionName"] == {"Ref": "SweeperFunction"}
+    variables = template["Resources"]["SweeperFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables == {"INCUMBENT_CONTROL_ALIAS": alias["Name"]}
+
+
+def test_later_wakes_go_through_one_queue(template: dict[str, Any]) -> None:
+    """All functions are told of it, and those that store messages may send to it."""
+    assert template["Globals"]["Function"]["Environment"]["Variables"]["INCUMBENT_WAKE_QUEUE_URL"] == {
+        "Ref": "WakeQueue"
+    }
+    functions = resources(template, "AWS::Serverless::Function")
+    assert all("AskForLaterWakes" in rights(function) for function in functions.values())
+    # It sends a wake that is due in days to its own queue again, which Lambda would take for a loop.
+    assert functions["SweeperFunction"]["Properties"]["RecursiveLoop"] == "Allow"
 
 
 def test_sweeper_may_wake_every_function_that_keeps_messages(template: dict[str, Any]) -> None:
@@ -216,7 +243,7 @@ def test_webhook_may_store_and_wake_and_read_its_secret(template: dict[str, Any]
     """One parameter, one function; and it is there only where the parameter has a name."""
     function = template["Resources"]["WebhookFunction"]
     assert function["Condition"] == "HasSlack"
-    assert rights(function) == REDIS_PASSWORD | {
+    assert rights(function) == REDIS_PASSWORD | LATER_WAKES | {
         "WakeTheThread": ({"lambda:InvokeFunction"}, {"Fn::GetAtt": "ThreadFunction.Arn"}),
         "ReadTheSigningSecret": (
             {"ssm:GetParameter"},
@@ -258,7 +285,9 @@ def test_every_handler_is_where_the_template_says(template: dict[str, Any]) -> N
         *module, handler = function["Properties"]["Handler"].split(".")
         folder = ROOT / "layer" if module[0] == "incumbent" else ROOT / function["Properties"]["CodeUri"]
         tree = ast.parse(folder.joinpath(*module).with_suffix(".py").read_text("utf-8"))
-        assert handler in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, name
+        assert handler in {
+            node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }, name
 
 
 def test_every_log_group_forgets(template: dict[str, Any]) -> None:
@@ -347,10 +376,11 @@ def test_functions_are_in_a_vpc_only_where_subnets_are_given(template: dict[str,
 def test_queues_wait_long_enough_and_give_up(template: dict[str, Any]) -> None:
     """Six times the function's timeout, then a dead-letter queue of the same kind that keeps records for 14 days."""
     timeout_s = template["Globals"]["Function"]["Timeout"]
-    assert "Timeout" not in template["Resources"]["OrdersFunction"]["Properties"]
+    for name in ("OrdersFunction", "SweeperFunction"):
+        assert "Timeout" not in template["Resources"][name]["Properties"]
     queues = resources(template, "AWS::SQS::Queue")
     sources = {name: each["Properties"] for name, each in queues.items() if "RedrivePolicy" in each["Properties"]}
-    assert set(sources) == {"OrderQueue", "OrderFifoQueue"}
+    assert set(sources) == {"OrderQueue", "OrderFifoQueue", "WakeQueue"}
     for source in sources.values():
         assert source["VisibilityTimeout"] >= 6 * timeout_s
         target = source["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"].removesuffix(".Arn")
@@ -363,13 +393,16 @@ def test_queues_wait_long_enough_and_give_up(template: dict[str, Any]) -> None:
 def test_batches_fail_record_by_record(template: dict[str, Any]) -> None:
     """Each queue has a mapping, and the function's report of failed records is asked for."""
     mappings = resources(template, "AWS::Lambda::EventSourceMapping").values()
-    assert {each["Properties"]["EventSourceArn"]["Fn::GetAtt"] for each in mappings} == {
-        "OrderQueue.Arn",
-        "OrderFifoQueue.Arn",
+    assert {
+        each["Properties"]["EventSourceArn"]["Fn::GetAtt"]: each["Properties"]["FunctionName"]["Ref"]
+        for each in mappings
+    } == {
+        "OrderQueue.Arn": "OrdersFunction",
+        "OrderFifoQueue.Arn": "OrdersFunction",
+        "WakeQueue.Arn": "SweeperFunction",
     }
     for mapping in mappings:
         assert mapping["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-        assert mapping["Properties"]["FunctionName"] == {"Ref": "OrdersFunction"}
 
 
 def alarmed(alarm: dict[str, Any]) -> tuple[str, str, frozenset[tuple[str, str]]]:
@@ -378,7 +411,7 @@ def alarmed(alarm: dict[str, Any]) -> tuple[str, str, frozenset[tuple[str, str]]
     if "Metrics" in own:
         (query,) = own["Metrics"]
         words = re.fullmatch(
-            r'SELECT SUM\((\w+)\) FROM SCHEMA\("\$\{AWS::StackName\}", (\w+)\)', query["Expression"]["Fn::Sub"]
+            r'SELECT (?:SUM|MAX)\((\w+)\) FROM SCHEMA\("\$\{AWS::StackName\}", (\w+)\)', query["Expression"]["Fn::Sub"]
         )
         assert words is not None, query
         return OURS, words[1], frozenset({(words[2], "*")})
@@ -394,6 +427,12 @@ LETTERS = "ApproximateNumberOfMessagesVisible"
 ALARMS = {
     "LeaseLostAlarm": (OURS, "LeaseLost", EVERY_KEYSPACE),
     "DeadLetterAlarm": (OURS, "DeadLettered", EVERY_KEYSPACE),
+    "KeyHeldTooLongAlarm": (OURS, "HoldingMs", EVERY_KEYSPACE),
+    "LateWakesAlarm": (
+        "AWS/SQS",
+        "ApproximateAgeOfOldestMessage",
+        frozenset({("QueueName", str({"Fn::GetAtt": "WakeQueue.QueueName"}))}),
+    ),
     "StoreErrorsAlarm": (OURS, "StoreErrors", EVERY_KEYSPACE),
     "OldestWaitingMessageAlarm": (OURS, "OldestWaitingMs", frozenset()),
     "SweeperDidNotRunAlarm": (OURS, "SweeperRan", frozenset()),
