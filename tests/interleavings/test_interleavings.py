@@ -24,6 +24,7 @@ FAULTS = (
     ("acquired, out of attempts", "claim again", "release"),
     ("acquired, waiting", "claim again", "deferred, pass on"),
     ("running alone", "claim new", "failed"),
+    ("running alone", "send", "handled, hold"),
     ("running beside a pause", "send", "handled"),
     ("out of attempts", "claim", "acquire and claim"),
     ("last attempt", "failed", "transfer"),

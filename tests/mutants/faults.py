@@ -489,8 +489,8 @@ MUTANTS = (
     Mutant(
         "a close does not look whether something came (M2)",
         CHANGE,
-        "        if self._added or self._empties or self._ends_a_run or closes:\n",
-        "        if self._added or self._empties or self._ends_a_run:\n",
+        "        if self._added or self._takes or self._empties or self._ends_a_run or closes:\n",
+        "        if self._added or self._takes or self._empties or self._ends_a_run:\n",
         (DYNAMODB, MOTO),
     ),
     Mutant(
@@ -511,8 +511,8 @@ MUTANTS = (
     Mutant(
         "the list is removed as a whole, whatever has come to it (M3)",
         CHANGE,
-        "        if self._added or self._empties or self._ends_a_run or closes:\n",
-        "        if self._added or self._ends_a_run or closes:\n",
+        "        if self._added or self._takes or self._empties or self._ends_a_run or closes:\n",
+        "        if self._added or self._takes or self._ends_a_run or closes:\n",
         (INTERLEAVINGS,),
     ),
     Mutant(
@@ -523,9 +523,16 @@ MUTANTS = (
         (INTERLEAVINGS,),
     ),
     Mutant(
+        "a message is appended to a held key without messages, which the index hides (M8, M15)",
+        QUICK,
+        'shows = f"(attribute_not_exists({head}) AND attribute_not_exists({held}))"',
+        'shows = f"attribute_not_exists({head})"',
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
         "a message is appended where only a pause is left (M8)",
         QUICK,
-        '    update.when(f"attribute_exists({owned}) OR {shows}")\n',
+        '    update.when(f"attribute_exists({owned}) OR {shows} OR attribute_not_exists({since}) OR {since} <= :now")\n',
         "",
         (INTERLEAVINGS,),
     ),

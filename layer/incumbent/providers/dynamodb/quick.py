@@ -198,7 +198,8 @@ def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin
 
     ``most`` is how many messages may be stored then (M7). If the last owner has left messages that pause, the update is
     refused: the orphans' index would show this one only after the pause (M8). They pause only if the first of them
-    does. Else the index has the moment at which the owner left, by its clock, which may be later than this request.
+    does, or if the key is held: a held key without messages is in the index for the year 9999 (M15). Else the index has
+    the moment at which the owner left, by its clock, which may be later than this request.
     """
     values = {":now": _number(now_ms), ":claim": _text(short(owner)), **_appending(message, shard)}
     if origin is not None and origin.target:
@@ -214,9 +215,9 @@ def _append_behind(*, most: int, target: bool, keyspace: bool, counts: bool) -> 
     update = Update()
     _when_ours(update)
     owned, since = update.name("lease_owner"), update.name("orphan_since")
-    no_pause = f"attribute_not_exists({update.name('head_due')})"
-    shows = f"{no_pause} OR attribute_not_exists({since}) OR {since} <= :now"
-    update.when(f"attribute_exists({owned}) OR {shows}")
+    head, held = update.name("head_due"), update.name("not_before")
+    shows = f"(attribute_not_exists({head}) AND attribute_not_exists({held}))"
+    update.when(f"attribute_exists({owned}) OR {shows} OR attribute_not_exists({since}) OR {since} <= :now")
     _when_claim_has_not_failed(update)
     update.when_absent("mail", most - 1)
     update.set(VERSION, "v")
