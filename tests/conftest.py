@@ -5,9 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from incumbent import addresses, policies, sweeper
+from incumbent.providers import memory
 from incumbent.testing import servers
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite
 
+# ruff: noqa: SLF001 - what the package keeps for a process is its own
 # The suite lies in the package, and its asserts are to say as much as those of a test file.
 pytest.register_assert_rewrite("incumbent.testing.conformance")
 
@@ -35,6 +38,21 @@ def environment_without_an_account() -> Iterator[None]:
         for name, value in AWS_ENVIRONMENT.items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> None:
+    """Forget what the package keeps for the life of a process, so that no test depends on those before it."""
+    for cached in (
+        memory._process_memory,
+        addresses.provider_from_env,
+        addresses.auto_waker,
+        sweeper._from_env,
+        sweeper._waker,
+        sweeper._later_waker,
+    ):
+        cached.cache_clear()
+    policies._SEEN_OF_ENVIRONMENTS.clear()
 
 
 @pytest.fixture(scope="session")

@@ -214,6 +214,11 @@ def shop(server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield cloud
 
 
+def heed_ctrl_c() -> None:
+    """End by Ctrl-C, as in a terminal: a shell's background jobs, and what they start, ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("through", CONTROLLED)
 def test_first_bad_day_on_valkey(
     shop: LocalLambda,
@@ -243,6 +248,7 @@ def test_first_bad_day_on_valkey(
         env=os.environ,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - it only sets a signal
     )
     try:
         assert watch.stdout is not None
