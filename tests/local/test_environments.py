@@ -313,6 +313,8 @@ def test_work_written_to_a_stopped_process_goes_back_when_it_is_killed(start: St
     cloud.wait_idle()
     (environment,) = cloud.environments("EchoFunction")
     os.kill(environment.pid, signal.SIGSTOP)  # behind the local Lambda's back
+    while os.waitid(os.P_PID, environment.pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG) is None:
+        SYSTEM_CLOCK.sleep_ms(1)  # until then it may still read what comes
     pending = cloud.submit("EchoFunction", {})
     wait_in_flight(cloud, "EchoFunction")
     SYSTEM_CLOCK.sleep_ms(30)
