@@ -144,7 +144,7 @@ def test_progress_is_live_in_a_terminal_and_plain_in_a_pipe() -> None:
     assert "invocations ended" in live
     for out in done:
         assert "handled twice 0" in out
-        assert '"You said: ' in out.replace("\\", "")
+        assert " = {" in out  # whichever invocation ran a message: what each answered is shown
 
 
 @pytest.mark.parametrize("provider", ["memory", "redis"])
