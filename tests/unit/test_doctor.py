@@ -18,7 +18,7 @@ from incumbent import Message, Origin
 from incumbent.doctor import Check, answer, examine_store
 from incumbent.doctor.calls import try_calls
 from incumbent.doctor.table import INDEX, INDEX_KEYS, KEYS, PROJECTED, TTL_ATTRIBUTE
-from incumbent.errors import ConfigurationError
+from incumbent.errors import ConfigurationError, StoredFormatUnknown
 from incumbent.providers import from_env
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis.permissions import COMMANDS, acl_rules
@@ -81,7 +81,7 @@ def test_good_server_is_all_well_and_keeps_nothing(durable: ValkeyServer, bare: 
     checks = by_name(examine_store(on_redis(durable.url)))
     assert bad(checks) == {}
     assert {"timings", "store", "calls", "formats", "waiting keys", "TLS", "mode"} < checks.keys()
-    assert {"version", "role", "eviction", "persistence", "clock", "keyspaces"} < checks.keys()
+    assert {"version", "role", "eviction", "persistence", "clock", "keyspaces", "format versions"} < checks.keys()
     assert "Valkey" in checks["version"].found
     assert bare.keys("*") == []
 
@@ -200,12 +200,44 @@ def test_waiting_keys_and_keyspaces_are_listed(durable: ValkeyServer, bare: Any)
     assert bad(checks) == {}
     assert "2 for the sweeper, by keyspace: orders (2)" in checks["waiting keys"].found
     assert "orders, threads" in checks["keyspaces"].found
+    assert checks["format versions"].found == "1 in orders (2), threads (1)"
     bare.delete("{doctor-test:lease:orders/a}:state")
     bare.rpush("{doctor-test:lease:orders/a}:state", "of another program")
     checks = by_name(examine_store(environment))
-    assert bad(checks) == {"formats": "failed"}
+    assert bad(checks) == {"formats": "failed", "format versions": "warning"}
+    assert checks["format versions"].found == "unknown in orders (1); 1 in orders (1), threads (1)"
     assert "orders/a" in checks["formats"].found
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "written"),
+    [(2, b"\x02"), (200, b"\xcc\xc8"), (300, b"\xcd\x01\x2c"), (70_000, b"\xce\x00\x01\x11\x70")],
+)
+def test_record_of_a_later_version_is_a_warning(durable: ValkeyServer, bare: Any, version: int, written: bytes) -> None:
+    """With the keyspaces that hold it, also where no key waits: the record is refused at the key's next message."""
+    environment = on_redis(durable.url)
+    store: Any = from_env(environment)
+    for key in ("orders/1", "threads/1"):
+        store.acquire_lease(key, "o", TTL_MS)
+        store.release_lease(key, "o")
+    record = bare.get("{doctor-test:lease:orders/1}:state")
+    bare.set("{doctor-test:lease:orders/1}:state", record[:3] + written + record[4:])
+    with pytest.raises(StoredFormatUnknown, match=f"format {version},"):
+        store.acquire_lease("orders/1", "p", TTL_MS)
+    checks = by_name(examine_store(environment))
+    assert bad(checks) == {"format versions": "warning"}
+    assert checks["format versions"].found == f"1 in threads (1); {version} in orders (1)"
+    assert "deploy the release that wrote them" in checks["format versions"].advice
+    store.close()
+
+
+def test_versions_are_sought_in_a_bounded_number_of_records(durable: ValkeyServer, bare: Any) -> None:
+    """One round trip reads them, and the line says that there are more."""
+    for number in range(250):
+        bare.set(f"{{doctor-test:lease:orders/{number}}}:state", b"\xdc\x00\x10\x01" + b"\xc0" * 15)
+    found = by_name(examine_store(on_redis(durable.url)))["format versions"].found
+    assert found == "1 in orders (200) (of 200 records; there are more)"
 
 
 # --- calls, on a store of this process
@@ -335,6 +367,24 @@ def test_good_table_is_all_well_and_keeps_nothing(dynamodb: Any, request: pytest
         )
         assert bad(by_name(look(dynamodb, name))) == {}
     assert dynamodb.scan(TableName=name)["Items"] == []
+
+
+def test_item_of_a_later_version_is_a_warning(dynamodb: Any) -> None:
+    """With the keyspaces that hold it; so is an item of another program below the prefix."""
+    name = create(dynamodb)
+    store: Any = from_env(on_table(name))
+    for key in ("orders/1", "threads/1"):
+        store.acquire_lease(key, "o", TTL_MS)
+    assert by_name(look(dynamodb, name))["format versions"].found == "1 in orders (1), threads (1)"
+    dynamodb.put_item(TableName=name, Item={"pk": {"S": "incumbent#orders/1"}, "sk": {"S": "lease"}, "v": {"N": "2"}})
+    check = by_name(look(dynamodb, name))["format versions"]
+    assert (check.status, check.found) == ("warning", "1 in threads (1); 2 in orders (1)")
+    assert "deploy the release that wrote them" in check.advice
+    dynamodb.put_item(TableName=name, Item={"pk": {"S": "incumbent#orders/1"}, "sk": {"S": "lease"}, "v": {"S": "x"}})
+    check = by_name(look(dynamodb, name))["format versions"]
+    assert (check.status, check.found) == ("warning", "unknown in orders (1); 1 in threads (1)")
+    assert "key_prefix" in check.advice
+    store.close()
 
 
 def test_time_to_live_on_another_attribute_has_failed(moto: Any) -> None:

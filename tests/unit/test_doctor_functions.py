@@ -128,7 +128,9 @@ def test_good_function_is_all_well(account: Account) -> None:
     deploy(account)
     checks = checks_of(account)
     assert bad(checks) == {}
-    assert set(checks) == {"timings", "timeout", "store", "rights", "RecursiveLoop", "asynchronous retries"}
+    assert set(checks) == {
+        *("timings", "timeout", "store", "rights", "RecursiveLoop", "asynchronous retries", "delayed wakes")
+    }
     assert checks["timeout"].found == "60 s, with a ttl of 30 s"
 
 
@@ -222,6 +224,70 @@ def test_queue_and_its_mapping_are_checked(
     account.answers("sqs", "get_queue_attributes", {"Attributes": attributes})
     found = examine_functions(STORE, ["shop-orders"], clients=account)
     assert [check.status for check in found if check.name == "shop-orders: sqs orders"] == statuses
+
+
+WAKES = "https://sqs.eu-central-1.amazonaws.com/123456789012/wakes"
+WAKES_ARN = "arn:aws:sqs:eu-central-1:123456789012:wakes"
+REDRIVE = '{"maxReceiveCount": 5}'
+
+
+@pytest.mark.parametrize(
+    ("attributes", "mappings", "status", "word"),
+    [
+        ({"RedrivePolicy": REDRIVE}, [{"State": "Enabled"}], "ok", WAKES),
+        ({}, [{"State": "Enabled"}], "warning", "dead-letter"),
+        ({"RedrivePolicy": REDRIVE}, [{"State": "Disabled"}], "failed", "mapping"),
+        ({"RedrivePolicy": REDRIVE}, [], "failed", "mapping"),
+    ],
+)
+def test_queue_of_delayed_wakes_is_checked(
+    account: Account, attributes: dict[str, str], mappings: list[dict[str, str]], status: str, word: str
+) -> None:
+    """A function must take its messages, and the role may send to it."""
+    variables = {"INCUMBENT_WAKE_QUEUE_URL": WAKES}
+    deploy(account, get_function_configuration=configuration(variables), list_event_source_mappings=None)
+    account.answers(
+        "iam",
+        "simulate_principal_policy",
+        {"EvaluationResults": [allowed("sqs:SendMessage")]},
+        PolicySourceArn=ROLE,
+        ActionNames=["sqs:SendMessage"],
+        ResourceArns=[WAKES_ARN],
+    )
+    account.answers(
+        "sqs",
+        "get_queue_attributes",
+        {"Attributes": {"QueueArn": WAKES_ARN, **attributes}},
+        QueueUrl=WAKES,
+        AttributeNames=["QueueArn", "RedrivePolicy"],
+    )
+    account.answers("lambda", "list_event_source_mappings", {"EventSourceMappings": mappings}, EventSourceArn=WAKES_ARN)
+    account.answers("lambda", "list_event_source_mappings", {"EventSourceMappings": []})
+    checks = checks_of(account)
+    assert checks["delayed wakes"].status == status
+    assert word in checks["delayed wakes"].found
+    assert checks["rights"].status == "ok"
+
+
+def test_queue_of_delayed_wakes_that_cannot_be_is_told(account: Account) -> None:
+    """A FIFO queue, one that may not be looked at, mappings that may not, and a role that may not send."""
+    fifo = configuration({"INCUMBENT_WAKE_QUEUE_URL": f"{WAKES}.fifo"})
+    plain = configuration({"INCUMBENT_WAKE_QUEUE_URL": WAKES})
+    for said, refused, status in (
+        (fifo, [], "failed"),
+        (plain, ["AccessDenied"], "not checked"),
+        (plain, ["AWS.SimpleQueueService.NonExistentQueue"], "failed"),
+    ):
+        deploy(account, get_function_configuration=said, list_event_source_mappings=None)
+        account.answers(
+            "iam",
+            "simulate_principal_policy",
+            {"EvaluationResults": [allowed("sqs:SendMessage", "implicitDeny")]},
+        )
+        for code in refused:
+            account.refuses("sqs", "get_queue_attributes", code)
+        account.answers("lambda", "list_event_source_mappings", {"EventSourceMappings": []})
+        assert bad(checks_of(account)) == {"rights": "failed", "delayed wakes": status}
 
 
 def test_stream_that_retries_for_ever_is_a_warning(account: Account) -> None:

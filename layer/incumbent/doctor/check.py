@@ -12,7 +12,8 @@ Clients: TypeAlias = Callable[[str], Any]
 """Makes, or returns, a boto3 client of the service with that name."""
 
 _REFUSED = frozenset({"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"})
-_MISSING = frozenset({"NotFoundException", "ResourceNotFoundException", "ValidationException"})
+_NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
+_MISSING = frozenset({"NotFoundException", "ResourceNotFoundException", "ValidationException", *_NO_QUEUE})
 _MAX_FOUND = 600
 
 

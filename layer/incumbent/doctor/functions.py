@@ -1,7 +1,7 @@
 """Functions as they are deployed: timeout, settings, rights, retries, event sources, and the sweeper's schedule."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from incumbent.doctor.check import Check, Clients, code_of, not_asked
@@ -59,6 +59,7 @@ def check_function(clients: Clients, function: str, environ: Mapping[str, str]) 
     yield from _rights(clients, function, said, variables)
     yield _recursion(aws, function)
     yield _retries(aws, function)
+    yield _delayed(clients, f"{function}: delayed wakes", _queue_of(variables))
     yield from _mappings(clients, function, timeout_ms)
 
 
@@ -120,7 +121,7 @@ def _named(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rights(clients: Clients, function: str, said: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Check]:
-    """Ask IAM what the function's role permits: the wake of its target, itself by default, and calls on its table."""
+    """Ask IAM what the function's role permits: its wakes, at once and with a delay, and calls on its table."""
     name, arn = f"{function}: rights", str(said.get("FunctionArn", ""))
     parts, target = arn.split(":"), variables.get("INCUMBENT_TARGET") or arn
     woken = target if target.startswith("arn:") else ":".join([*parts[:6], target])
@@ -128,6 +129,8 @@ def _rights(clients: Clients, function: str, said: Mapping[str, Any], variables:
     if variables.get("INCUMBENT_PROVIDER") == "dynamodb" and (table := variables.get("INCUMBENT_TABLE_NAME")):
         here = table if table.startswith("arn:") else f"arn:{parts[1]}:dynamodb:{parts[3]}:{parts[4]}:table/{table}"
         needed[here] = _RIGHTS
+    if queue := _queue_of(variables):
+        needed[_arn_of(queue, parts)] = ("sqs:SendMessage",)
     lacking: list[str] = []
     try:
         iam = clients("iam")
@@ -142,7 +145,7 @@ def _rights(clients: Clients, function: str, said: Mapping[str, Any], variables:
     if lacking:
         yield Check.failed(name, f"its role lacks {', '.join(lacking)}", "allow them (docs/lambda.md)")
     else:
-        yield Check.ok(name, "its role may wake the function and make every call on the table")
+        yield Check.ok(name, "its role may send the wakes and make every call on the table")
 
 
 def _recursion(aws: Any, function: str) -> Check:
@@ -171,6 +174,44 @@ def _retries(aws: Any, function: str) -> Check:
         advice = "an event that fails before it is stored is lost: allow retries, or add a destination OnFailure"
         return Check.warning(name, found, advice)
     return Check.ok(name, found)
+
+
+def _delayed(clients: Clients, name: str, url: str) -> Check:
+    """Check the queue of wakes with a delay: that it is one, that a function takes its messages, and its retries."""
+    if not url:
+        return Check.ok(name, "INCUMBENT_WAKE_QUEUE_URL is not set: a message with a delay waits for the sweeper")
+    if url.endswith(".fifo"):
+        return Check.failed(
+            name, f"{url} is a FIFO queue", "use a standard queue: a FIFO queue delays no single message"
+        )
+    try:
+        said = clients("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn", "RedrivePolicy"])
+        about = said["Attributes"]
+    except Exception as error:  # noqa: BLE001 - as above
+        return not_asked(name, "sqs:GetQueueAttributes", error)
+    try:
+        mappings = clients("lambda").list_event_source_mappings(EventSourceArn=about["QueueArn"])["EventSourceMappings"]
+    except Exception as error:  # noqa: BLE001 - as above
+        return not_asked(name, "lambda:ListEventSourceMappings", error)
+    if not any(each.get("State") in ("Enabled", "Enabling") for each in mappings):
+        advice = "map the sweeper's function to it (docs/control.md): its wakes are never sent otherwise"
+        return Check.failed(name, f"no enabled mapping takes messages of {url}", advice)
+    if not json.loads(about.get("RedrivePolicy") or "{}"):
+        return Check.warning(
+            name, f"{url} has no dead-letter queue", "add a RedrivePolicy: a wake that fails never ends"
+        )
+    return Check.ok(name, url)
+
+
+def _queue_of(variables: Mapping[str, str]) -> str:
+    return variables.get("INCUMBENT_WAKE_QUEUE_URL", "").strip()
+
+
+def _arn_of(queue_url: str, function_arn: Sequence[str]) -> str:
+    """Return the ARN of a queue, from its URL and the parts of the ARN of the function that sends to it."""
+    host, account, queue = ["", "", "", *queue_url.split("/")][-3:]
+    region = host.split(".")[1] if host.startswith("sqs.") else function_arn[3]
+    return f"arn:{function_arn[1]}:sqs:{region}:{account}:{queue}"
 
 
 def _mappings(clients: Clients, function: str, timeout_ms: int) -> Iterator[Check]:

@@ -1,22 +1,28 @@
 """A Redis or Valkey server, or each primary of a cluster: what it says of itself, beside what leases need."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from incumbent.clock import Clock
 from incumbent.doctor.check import Check, is_refused, text_of
+from incumbent.doctor.versions import judge_versions
 from incumbent.providers.redis import client_from_env
 from incumbent.providers.redis.names import Names
 
 _OLDEST = 5  # the first version whose scripts may write after they have read the time
 _MAX_SKEW_MS = 1_000
 _ROUNDS, _A_ROUND = 100, 1_000  # of names that SCAN looks at, on each primary
+_READ = 200  # records on each primary
+_RECORD = "}:state"
+_FORMAT = 1  # `record.lua` has the same
+_HEAD = 3  # bytes before the elements of an array of 16 or more
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 def check_server(environ: Mapping[str, str], prefix: str, clock: Clock) -> Iterator[Check]:
-    """Check version, mode, eviction, persistence, encryption, clock and keyspaces."""
+    """Check version, mode, eviction, persistence, encryption, clock, keyspaces and versions of the stored format."""
     yield from _login(environ)
     try:
         client = client_from_env(environ)
@@ -31,7 +37,7 @@ def check_server(environ: Mapping[str, str], prefix: str, clock: Clock) -> Itera
             yield from _forgotten(node, place)
             yield from _about(node, place)
             yield _clock(node, place, clock)
-        yield _keyspaces(primaries, prefix)
+        yield from _keyspaces(primaries, prefix)
     finally:
         client.close()
 
@@ -158,20 +164,55 @@ def _clock(node: Any, place: str, clock: Clock) -> Check:
     return Check.ok(name, f"within {max(off, after - before, 1):,} ms of this machine's")
 
 
-def _keyspaces(primaries: list[tuple[str, Any]], prefix: str) -> Check:
-    """Look which keyspaces have keys, among the first names of each primary."""
+def _keyspaces(primaries: list[tuple[str, Any]], prefix: str) -> Iterator[Check]:
+    """Look which keyspaces have keys, among the first names of each primary, and which versions their records have."""
     begins = f"{prefix}:lease:"
     found: set[str] = set()
+    versions = Counter[tuple[int | None, str]]()
+    more = False
     try:
         for _, node in primaries:
+            records: list[tuple[str, str]] = []
             for name in _names(node, f"*{_quoted(begins)}*"):
                 inside = name.removeprefix("{")
                 if inside.startswith(begins):
-                    found.add(inside.removeprefix(begins).partition("}")[0].partition("/")[0])
+                    keyspace, slash, _ = inside.removeprefix(begins).partition("}")[0].partition("/")
+                    keyspace = keyspace if slash else ""
+                    found.add(keyspace)
+                    if name.endswith(_RECORD) and keyspace != "incumbent-doctor":
+                        records.append((name, keyspace))
+            more = more or len(records) > _READ
+            versions.update(_versions(node, records[:_READ]))
     except Exception as error:  # noqa: BLE001 - as above
-        return Check.unchecked("keyspaces", text_of(error), "add +scan to the user's rights, which a sweeper needs")
-    found.discard("incumbent-doctor")
-    return Check.ok("keyspaces", f"below the prefix {prefix}: {', '.join(sorted(found)[:20]) or 'none yet'}")
+        yield Check.unchecked("keyspaces", text_of(error), "add +scan to the user's rights, which a sweeper needs")
+        return
+    named = ", ".join(sorted(found - {"incumbent-doctor", ""})[:20])
+    yield Check.ok("keyspaces", f"below the prefix {prefix}: {named or 'none yet'}")
+    of = f" (of {versions.total():,} records; there are more)" if more else ""
+    yield judge_versions(versions, known=_FORMAT, of=of)
+
+
+def _versions(node: Any, records: list[tuple[str, str]]) -> Iterator[tuple[int | None, str]]:
+    """Read records of one primary in one round trip; yield each one's version of the format, and its keyspace."""
+    with node.pipeline(transaction=False) as asked:
+        for name, _ in records:
+            asked.get(name)
+        for (_, keyspace), value in zip(records, asked.execute(raise_on_error=False), strict=True):
+            moved = isinstance(value, Exception) and not str(value).startswith("WRONGTYPE")  # to another primary
+            if value is not None and not moved:  # None: it has expired meanwhile
+                yield _version_of(value), keyspace
+
+
+def _version_of(record: object) -> int | None:
+    """Return the first element of an array in MessagePack, if it is a number; else another program wrote the record."""
+    if isinstance(record, bytes) and record[:1] == b"\xdc" and len(record) > _HEAD:
+        kind, rest = record[_HEAD], record[_HEAD + 1 :]
+        if kind <= 0x7F:  # noqa: PLR2004 - the number itself
+            return kind
+        size = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(kind, 0)
+        if size and len(rest) >= size:
+            return int.from_bytes(rest[:size])
+    return None
 
 
 def _names(node: Any, pattern: str) -> Iterator[str]:

@@ -1,12 +1,15 @@
 """A DynamoDB table: how it is made, beside what the provider needs."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from incumbent.clock import Clock
 from incumbent.doctor.check import Check, code_of, is_refused, not_asked, text_of
+from incumbent.doctor.versions import judge_versions
 from incumbent.keyspaces import split_key
+from incumbent.providers.dynamodb.attributes import VERSION
 
 KEYS = {"pk": "S", "sk": "S"}
 INDEX, INDEX_KEYS = "orphans", {"orphan_shard": "S", "orphan_since": "N"}
@@ -17,7 +20,7 @@ _LOOKED_AT = 1_000  # items: one page of a scan, 1 MB at most
 
 
 def check_table(client: Any, name: str, prefix: str, clock: Clock) -> Iterator[Check]:
-    """Check keys, index, projection, billing, replicas, time to live, recovery, clock and keyspaces."""
+    """Check keys, index, projection, billing, replicas, time to live, recovery, clock, keyspaces and versions."""
     try:
         before = clock.now().wall_ms
         said = client.describe_table(TableName=name)
@@ -32,7 +35,7 @@ def check_table(client: Any, name: str, prefix: str, clock: Clock) -> Iterator[C
         yield _clock(said, before, after)
     yield _time_to_live(client, name)
     yield _recovery(client, name)
-    yield _keyspaces(client, name, prefix)
+    yield from _keyspaces(client, name, prefix)
 
 
 def remove_record(client: Any, name: str, prefix: str, key: str) -> Iterator[Check]:
@@ -148,18 +151,26 @@ def _unknown_or(name: str, right: str, error: Exception) -> Check:
     return not_asked(name, right, error)
 
 
-def _keyspaces(client: Any, name: str, prefix: str) -> Check:
-    """Look which keyspaces have keys, in one page of a scan."""
+def _keyspaces(client: Any, name: str, prefix: str) -> Iterator[Check]:
+    """Look which keyspaces have keys, and which versions of the format, in one page of a scan."""
     begins = f"{prefix}#"
     try:
-        page = client.scan(TableName=name, Limit=_LOOKED_AT, ProjectionExpression="pk")
+        page = client.scan(TableName=name, Limit=_LOOKED_AT, ProjectionExpression="pk, v")
     except Exception as error:  # noqa: BLE001 - as above
         if is_refused(error):
-            found = "this caller lacks dynamodb:Scan"
-            return Check.unchecked("keyspaces", found, "allow it on the table to operators")
-        return not_asked("keyspaces", "dynamodb:Scan", error)
-    keys = (each.get("pk", {}).get("S", "") for each in page["Items"])
-    keyspaces = {split_key(pk.removeprefix(begins))[0] for pk in keys if pk.startswith(begins)}
-    keyspaces.discard("incumbent-doctor")
+            found, advice = "this caller lacks dynamodb:Scan", "allow it on the table to operators"
+            yield Check.unchecked("keyspaces", found, advice)
+        else:
+            yield not_asked("keyspaces", "dynamodb:Scan", error)
+        return
+    counted = Counter[tuple[int | None, str]]()
+    for each in page["Items"]:
+        pk = each.get("pk", {}).get("S", "")
+        keyspace = split_key(pk.removeprefix(begins))[0]
+        if pk.startswith(begins) and keyspace != "incumbent-doctor":
+            version = each.get("v", {}).get("N", "")
+            counted[int(version) if version.isdecimal() else None, keyspace] += 1
     of = f" (of the first {page['ScannedCount']:,} items)" if "LastEvaluatedKey" in page else ""
-    return Check.ok("keyspaces", f"below the prefix {prefix}: {', '.join(sorted(keyspaces)[:20]) or 'none yet'}{of}")
+    named = ", ".join(sorted({keyspace for _, keyspace in counted} - {""})[:20])
+    yield Check.ok("keyspaces", f"below the prefix {prefix}: {named or 'none yet'}{of}")
+    yield judge_versions(counted, known=VERSION, of=of)
