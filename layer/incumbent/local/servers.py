@@ -69,7 +69,7 @@ _ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValkeyServer:
-    """A running Valkey; with ``cluster`` it is the one node of a cluster and holds every slot.
+    """A running Valkey; with ``cluster`` it is the one node of a cluster and holds every slot, or is for joining one.
 
     ``process_group`` is for tests that freeze a server: ``os.killpg(server.process_group, signal.SIGSTOP)``.
     """
@@ -108,6 +108,7 @@ class DynamoDBServer:
 def valkey(
     *,
     cluster: bool = False,
+    slots: bool = True,
     replica_of: ValkeyServer | None = None,
     password: str | None = None,
     port: int | None = None,
@@ -118,6 +119,7 @@ def valkey(
     ``replica_of`` makes it a replica, with its primary's data from the first line on. ``password`` holds no
     space. ``port`` is for starting a server again where its clients look for it. ``config`` holds further
     directives of valkey.conf. A cluster needs about two seconds: a new node refuses keys for that long.
+    Without ``slots`` a node in cluster mode has none, and knows no other (`incumbent.testing.redis_cluster`).
 
     Raises `NotStarted`.
     """
@@ -138,7 +140,7 @@ def valkey(
         process, server = _start_valkey(
             stack, settings | {"dir": folder} | dict(config or {}), port=port, cluster=cluster, password=password
         )
-        if cluster:
+        if cluster and slots:
             _ask(server, "CLUSTER ADDSLOTSRANGE 0 16383")
             process.wait_until(lambda: "cluster_state:ok" in _ask(server, "CLUSTER INFO"))
         if replica_of is not None:

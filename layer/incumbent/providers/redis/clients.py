@@ -95,3 +95,14 @@ def primaries(client: Any) -> list[Any]:
         connection = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
         return [connection(node) for node in client.get_primaries()]
     return [client]
+
+
+def primaries_now(client: Any) -> list[Any]:
+    """Return a client for every primary, after one request for the cluster's present nodes.
+
+    A cluster's client learns of a promoted replica, a new primary or a moved slot only by commands that it routes
+    itself, which those to a given primary are not.
+    """
+    if hasattr(client, "get_primaries"):
+        client.nodes_manager.initialize()
+    return primaries(client)

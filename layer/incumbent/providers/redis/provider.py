@@ -15,9 +15,10 @@ class RedisProvider(Leases, Mailboxes, Controls, Archives):
     """Leases, mailboxes and dead letters in Redis (5 or newer) or Valkey; standalone, replicated or in cluster mode.
 
     Every call is one request, an EVALSHA. Further requests: one EVAL when the server has forgotten the script; those
-    that a cluster's client sends after MOVED; for ``orphans``, ``keys`` and ``dead_letters(None)`` the SCANs and one
-    request for each key found; two for each message whose body cannot be read, when it is claimed; and, with ``url``,
-    one INFO at the first call, which warns if the server may evict leases. Replicas are refused: they may be behind.
+    that a cluster's client sends after MOVED; for ``orphans``, ``keys`` and ``dead_letters(None)`` the SCANs, one
+    request for each key found, and in a cluster one for its nodes; two for each message whose body cannot be read,
+    when it is claimed; and, with ``url``, one INFO at the first call, which warns if the server may evict leases.
+    Replicas are refused: they may be behind.
 
     The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
     other programs that use the same string and incumbent exclude each other. A lease that another program has written

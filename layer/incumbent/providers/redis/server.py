@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
-from incumbent.providers.redis.clients import Client, check_client, package, primaries, repeats, waits_ms
+from incumbent.providers.redis.clients import Client, check_client, package, primaries, primaries_now, repeats, waits_ms
 from incumbent.providers.redis.connections import Connections
 from incumbent.providers.redis.explanations import ERRORS, REFUSED, classify_error, errors_of_valkey, refusal, twin
 from incumbent.providers.redis.scripting import script
@@ -123,7 +123,7 @@ class Server:
         """
         place = place or ScanPlace()
         seen: set[bytes] = set()
-        nodes = list(enumerate(self._ask(lambda *_: primaries(self._reach()), call=call, key=pattern)))
+        nodes = list(enumerate(self._ask(lambda *_: primaries_now(self._reach()), call=call, key=pattern)))
         begins = place.node % len(nodes)
         rounds = nodes[begins:] + nodes[:begins]
         if place.cursor:

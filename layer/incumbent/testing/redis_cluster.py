@@ -1,0 +1,223 @@
+"""A cluster of several Valkey primaries and their replicas, for tests that kill, freeze, promote, add and move."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.testing.servers import HOST, NotStarted, ValkeyServer, valkey
+
+SLOTS = 16_384
+PRIMARIES = 3
+
+_WAIT_MS = 30_000
+_POLL_MS = 20
+_ASK_S = 2
+_MOVE_MS = 5_000
+_MOVED_AT_ONCE = 100  # names
+_CONFIG = {
+    "cluster-node-timeout": "1500",  # until a silent node is given up, in milliseconds
+    "cluster-replica-validity-factor": "0",  # a replica may be promoted, however old its data
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Node:
+    """One server of a cluster. ``client`` speaks to it alone, as a user who may do all; its answers are text."""
+
+    server: ValkeyServer
+    id: str
+    client: Any
+
+    def __str__(self) -> str:
+        return f"{HOST}:{self.server.port}"
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the node takes itself for a primary."""
+        return bool(self.client.execute_command("ROLE")[0] == "master")
+
+    def promote(self) -> None:
+        """Make this replica the primary, in a fail-over that both agree on and that loses no accepted write."""
+        self.client.execute_command("CLUSTER", "FAILOVER")
+        wait_until(lambda: self.is_primary, f"{self} was not promoted")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let the server do nothing for as long as the context lasts: connections to it open, and get no answer."""
+        os.killpg(self.server.process_group, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.server.process_group, signal.SIGCONT)
+
+
+class Cluster:
+    """A running cluster; `redis_cluster` makes one. Its nodes are those that were not killed, the oldest first.
+
+    A node that is frozen is asked nothing, as long as another can answer.
+    """
+
+    def __init__(self, stack: ExitStack, config: Mapping[str, str]) -> None:
+        """Start the servers. Raises ``NotStarted``."""
+        self._stack = stack
+        self._config = config
+        self._ends: dict[Node, ExitStack] = {}
+        primaries, replicas = ([self._start() for _ in range(PRIMARIES)] for _ in range(2))
+        bounds = [SLOTS * number // PRIMARIES for number in range(PRIMARIES + 1)]
+        for number, node in enumerate(primaries):
+            node.client.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+            node.client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        self._meet([*primaries[1:], *replicas])
+        for primary, replica in zip(primaries, replicas, strict=True):
+            replica.client.execute_command("CLUSTER", "REPLICATE", primary.id)
+        linked = "connected"
+        wait_until(lambda: all(each.client.execute_command("ROLE")[3] == linked for each in replicas), "no replication")
+        wait_until(self._is_agreed, "the cluster was not ok")
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that were not killed."""
+        return list(self._ends)
+
+    @property
+    def url(self) -> str:
+        """What the Redis provider takes; it names the oldest node."""
+        return f"{self.nodes[0].server.url}?cluster=true"
+
+    @property
+    def primaries(self) -> list[Node]:
+        """The nodes that have slots, in the order of their first slot, as the oldest node sees it."""
+        owners = {node.id: node for node in self.nodes}
+        ranges = sorted(self.nodes[0].client.execute_command("CLUSTER", "SLOTS"))
+        return list(dict.fromkeys(owners[str(each[2][2])] for each in ranges if str(each[2][2]) in owners))
+
+    def primary_of(self, slot: int) -> Node:
+        """Return the primary that has a slot, as the oldest node sees it."""
+        for first, last, (_, _, owner, *_), *_ in self.nodes[0].client.execute_command("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.id == owner)
+        raise LookupError(f"slot {slot} has no primary")
+
+    def replica_of(self, primary: Node) -> Node:
+        """Return a replica of a primary."""
+        lines = primary.client.execute_command("CLUSTER", "REPLICAS", primary.id)
+        known = {str(line).split(" ", 1)[0] for line in lines}
+        return next(node for node in self.nodes if node.id in known)
+
+    def kill(self, node: Node) -> None:
+        """End a node by SIGKILL; what it has not sent to its replica is lost."""
+        node.client.close()
+        self._ends.pop(node).close()
+
+    def fail_over(self, primary: Node) -> Node:
+        """Kill a primary, and return its replica as soon as the others have promoted it."""
+        replica = self.replica_of(primary)
+        self.kill(primary)
+        self.wait_for_promotion(replica)
+        return replica
+
+    def wait_for_promotion(self, replica: Node) -> None:
+        """Wait until a replica is a primary, for itself and for all others."""
+        wait_until(lambda: replica.is_primary and self._is_agreed(), f"{replica} was not promoted")
+
+    def open_slot(self, slot: int, to: Node) -> Node:
+        """Begin to move a slot, key by key as `redis-cli --cluster reshard` does. Return the node that has it."""
+        source = self.primary_of(slot)
+        to.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+        return source
+
+    def move_keys(self, slot: int, source: Node, to: Node) -> None:
+        """Move the names that an open slot has."""
+        while names := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, _MOVED_AT_ONCE):
+            source.client.execute_command("MIGRATE", HOST, to.server.port, "", 0, _MOVE_MS, "KEYS", *names)
+
+    def close_slot(self, slot: int, to: Node) -> None:
+        """End the move of a slot: all nodes learn that this one has it, and that it is no longer open."""
+        for node in (to, *(each for each in self.primaries if each is not to)):
+            node.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+
+    def move_slot(self, slot: int, to: Node) -> None:
+        """Move a slot with all its names; while it is open, calls for its keys are refused with TRYAGAIN."""
+        source = self.open_slot(slot, to)
+        self.move_keys(slot, source, to)
+        self.close_slot(slot, to)
+
+    def add_primary(self) -> Node:
+        """Add a primary, which has no slots yet."""
+        node = self._start()
+        self._meet([node])
+        wait_until(self._is_agreed, f"{node} did not join")
+        return node
+
+    def move_slots(self, first: int, last: int, to: Node) -> None:
+        """Move slots of one primary as a whole (Valkey 9): no call is refused, since they change hands at once."""
+        source = self.primary_of(first)
+        source.client.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", to.id)
+        moved = (first, last)
+        wait_until(lambda: all(self.primary_of(slot) is to for slot in moved), f"slots {moved} did not move")
+        wait_until(self._is_agreed, f"not all nodes know who has slots {moved}")
+
+    def _start(self) -> Node:
+        end = self._stack.enter_context(ExitStack())
+        server = end.enter_context(valkey(cluster=True, slots=False, config=self._config))
+        client: Any = redis.Redis(port=server.port, decode_responses=True, socket_timeout=_ASK_S)
+        end.callback(client.close)
+        node = Node(server=server, id=client.execute_command("CLUSTER", "MYID"), client=client)
+        self._ends[node] = end
+        return node
+
+    def _meet(self, newcomers: list[Node]) -> None:
+        first = self.nodes[0].client
+        for node in newcomers:
+            bus = node.client.config_get("cluster-port")["cluster-port"]
+            first.execute_command("CLUSTER", "MEET", HOST, node.server.port, bus)
+        names = {node.id for node in self.nodes}
+        wait_until(lambda: all(names <= _known(node) for node in self.nodes), "the nodes did not meet")
+
+    def _is_agreed(self) -> bool:
+        """Whether all nodes find the cluster ok, and agree on who has which slots."""
+        if not all("cluster_state:ok" in node.client.execute_command("CLUSTER", "INFO") for node in self.nodes):
+            return False
+        views = {
+            str(sorted((each[0], each[1], each[2][2]) for each in node.client.execute_command("CLUSTER", "SLOTS")))
+            for node in self.nodes
+        }
+        return len(views) == 1
+
+
+def _known(node: Node) -> set[str]:
+    """Return the ids of the nodes that a node knows."""
+    return {line.split(" ", 1)[0] for line in node.client.execute_command("CLUSTER", "NODES").splitlines()}
+
+
+def slot_of(name: str) -> int:
+    """Return the slot of a name."""
+    return int(key_slot(name.encode()))
+
+
+def wait_until(ready: Callable[[], bool], otherwise: str) -> None:
+    """Ask again and again until ``ready`` says yes. Raises ``NotStarted`` after half a minute."""
+    give_up = SYSTEM_CLOCK.now().plus(_WAIT_MS)
+    while not ready():
+        if SYSTEM_CLOCK.now().until(give_up) <= 0:
+            raise NotStarted(f"{otherwise} within {_WAIT_MS} ms")
+        SYSTEM_CLOCK.sleep_ms(_POLL_MS)
+
+
+@contextmanager
+def redis_cluster(config: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Run a cluster of three primaries and three replicas; a replica is promoted when its primary is silent.
+
+    It takes about three seconds to start, and a fail-over as long. ``config`` holds further directives of valkey.conf.
+    Raises `NotStarted`.
+    """
+    with ExitStack() as stack:
+        yield Cluster(stack, _CONFIG | dict(config or {}))
