@@ -888,9 +888,11 @@ def _settled_before(
 
 
 def take(
-    state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None
+    state: KeyState, now_ms: int, owner: str, ttl_ms: int, fence: int | None = None, *, at_most: int | None = None
 ) -> tuple[KeyState, Granted | Lost]:
     """Renew the lease, and give all due messages that were never delivered to the present run, oldest first.
+
+    ``at_most`` bounds how many it gives, for a store whose senders always come first; the next take gives the others.
 
     It stops at the first due message that was delivered before: after a failed run that held several, they are
     delivered one by one (M6), and no newer one goes ahead of them (M4). The answer lists all that the tenure was
@@ -901,7 +903,7 @@ def take(
         return state, answer
     fresh: list[str] = []
     for message in due(state, now_ms):
-        if message.attempts:
+        if message.attempts or len(fresh) == at_most:
             break
         fresh.append(message.id)
     state = _give(state, fresh)

@@ -220,6 +220,27 @@ def test_routed_is_two_requests(bench: Bench) -> None:
     assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
 
 
+def test_take_is_answered_though_senders_always_come_first(bench: Bench) -> None:
+    """M6: what came during its last requests waits for the next ``take``; nothing is left out, and none comes twice."""
+    claim(bench.a, "A", 1)
+    for number in range(2, 30):
+        claim(bench.b, f"B{number}", number)
+    sent = iter(range(30, 100))
+
+    def send(_: Any) -> None:
+        number = next(sent)
+        claim(bench.b, f"B{number}", number)
+
+    taken: list[str] = []
+    for _ in range(3):
+        bench.a.faults = [send for _ in range(12)]
+        taken += [each.id for each in bench.a.provider.take("k", "A", TTL_MS, have=["m1", *taken])]
+    bench.a.faults = []
+    taken += [each.id for each in bench.a.provider.take("k", "A", TTL_MS, have=["m1", *taken])]
+    assert taken == [f"m{number}" for number in range(2, next(sent))]
+    assert {each.attempt for each in bench.c.provider.peek("k")} == {1}
+
+
 @pytest.mark.parametrize("leaves", ["settles", "releases", "dies"])
 def test_routed_while_the_holder_leaves_is_three_requests(bench: Bench, leaves: str) -> None:
     """M10, H39: the append finds nobody, and the message is claimed: never more requests, and nothing is lost."""

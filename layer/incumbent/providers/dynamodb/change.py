@@ -33,6 +33,7 @@ class Change:
 
     ``held``: the live owner acts, and a renewal meanwhile does not matter. ``closes``: if the key is freed, it is
     because nothing is due. ``beside``: the change happens beside a tenure, whether its lease is live or not.
+    ``late``: other writes have come first so often that a ``take`` leaves to the next one what comes meanwhile.
     ``moved`` are traces that a page holds now. ``resumed`` names the call that ends a hold.
     """
 
@@ -43,6 +44,7 @@ class Change:
     held: bool = False
     closes: bool = False
     beside: bool = False
+    late: bool = False
     moved: tuple[Ended, ...] = ()
     resumed: str | None = None
 
@@ -121,8 +123,8 @@ class Change:
 
     @property
     def _takes(self) -> bool:
-        """Whether a run takes messages: all that are due, so none may have come since (M6)."""
-        if not self.held or self._granted or self._freed:
+        """Whether a run takes messages: all that are due, so none may have come since (M6), unless that never ends."""
+        if not self.held or self._granted or self._freed or self.late:
             return False
         before = {message.id: message.delivered_fence for message in self._old.mail}
         return any(each.delivered_fence and not before.get(each.id) for each in self.new.mail)

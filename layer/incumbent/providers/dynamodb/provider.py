@@ -11,6 +11,7 @@ from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
 from incumbent.providers.dynamodb import archive, quick
 from incumbent.providers.dynamodb.bodies import WHY_GONE
+from incumbent.providers.dynamodb.change import MAX_PLACES
 from incumbent.providers.dynamodb.claiming import Claiming
 from incumbent.providers.dynamodb.client import Clients
 from incumbent.providers.dynamodb.control import Controls, status
@@ -411,7 +412,7 @@ class DynamoDBProvider(Controls):
         call = self._steps.call("take", key, owner, ttl_ms=ttl_ms, give_up_at=give_up_at)
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
-            return rules.take(state, when.now_ms, owner, ttl_ms, fence)
+            return rules.take(state, when.now_ms, owner, ttl_ms, fence, at_most=MAX_PLACES if when.late else None)
 
         shown = replace(self._renew(call, owner, ttl_ms, fence, shows=True).answer, said=None)
         step = self._steps.step(call, shown, rule, held=True)

@@ -26,14 +26,19 @@ A = TypeVar("A")
 
 _PAGES = 32  # read at once: enough for the last 256 ids that were handled one by one
 MAX_ROUNDS = 8  # how often one call decides again because another write came first
+_EXACT_ROUNDS = 4  # of these, in how many a ``take`` insists on all that is stored
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The time of a rule's decision, and whether an earlier try may have taken effect (R9)."""
+    """The time of a rule's decision, and whether an earlier try may have taken effect (R9).
+
+    ``late``: other writes have come first so often that a ``take`` leaves to the next one what comes meanwhile.
+    """
 
     now_ms: int
     repeated: bool
+    late: bool = False
 
 
 # The rules' decision on a state.
@@ -89,14 +94,15 @@ class Steps:
         step. ``held``, ``closes`` and ``beside`` are those of ``Change``, unless ``write`` writes the decision. With
         ``window_ms``, traces may move into a page. Raises ``LeaseUnavailable`` when other writes came first too often.
         """
-        for _ in range(MAX_ROUNDS):
+        for turn in range(MAX_ROUNDS):
             if shown.applied and shown.said is not None:
                 return Step(said=shown.said, answer=shown)
-            new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated))
+            late = turn >= _EXACT_ROUNDS
+            new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated, late))
             if new == shown.record.state:
                 return Step(said=said, answer=shown)
             shown = self.attempt(
-                call, shown, rule, held=held, closes=closes, beside=beside, window_ms=window_ms, write=write
+                call, shown, rule, held=held, closes=closes, beside=beside, late=late, window_ms=window_ms, write=write
             )
         raise contended(call)
 
@@ -109,6 +115,7 @@ class Steps:
         held: bool = False,
         closes: bool = False,
         beside: bool = False,
+        late: bool = False,
         window_ms: int | None = None,
         write: Write | None = None,
     ) -> Answer[A]:
@@ -117,7 +124,7 @@ class Steps:
         Pages, results and dead letters are written before it; large bodies are deleted after it.
         """
         record, before = shown.record, shown.record.state
-        decided = rule(before, When(shown.now_ms, shown.repeated))[0]
+        decided = rule(before, When(shown.now_ms, shown.repeated, late))[0]
         moved = () if window_ms is None else self._moved(record, decided)
         if moved:
             self.table.put(call, traces.page_item(call.pk, moved, window_ms or 0))
@@ -145,7 +152,7 @@ class Steps:
         def plan(now_ms: int) -> tuple[Request, A] | None:
             # The clock never goes back behind the refusal, which would contradict it.
             now_ms = max(now_ms, shown.now_ms)
-            new, said = rule(before, When(now_ms, shown.repeated))
+            new, said = rule(before, When(now_ms, shown.repeated, late))
             if new == before or [letter.id for letter in new.dead] != [letter.id for letter in dead]:
                 return None
             kept = {message.id for message in new.mail}
@@ -160,6 +167,7 @@ class Steps:
                 held=held,
                 closes=closes,
                 beside=beside,
+                late=late,
                 moved=moved,
             )
             return change.update(now_ms).request(), said
