@@ -107,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--logs", action="store_true", help="show what the functions print")
     replay.add_argument("--answers", action="store_true", help="show what each invocation answered")
     replay.add_argument(
-        "--sweep", action="store_true", help="invoke the sweeper's function every minute while messages wait"
+        "--sweep", action="store_true", help="invoke the sweeper's function every minute, until nothing waits"
+    )
+    replay.add_argument(
+        "--skip-pauses", action="store_true", help="skip the time in which nothing runs (with --provider memory)"
     )
     replay.add_argument("--html", type=Path, metavar="FILE", help="draw what happened as an HTML page")
     replay.set_defaults(command=_replay)
@@ -175,7 +178,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario)
     with _live() as (say, follow):
         replay = Replay(scenario, say, show_logs=arguments.logs, show_answers=arguments.answers)
-        with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation) as (cloud, ready):
+        skips = {"skip_pauses": True} if arguments.skip_pauses else {}
+        with _cloud(arguments, TRACE, replay.on_log, replay.on_invocation, **skips) as (cloud, ready):
             say(f"{scenario.description or arguments.scenario.name} ({_header(arguments, ready)})")
             sweeper = _sweeper(ready) if arguments.sweep else None
             spec = find_function(ready.declared, scenario.functions[0])  # all of them use one store
@@ -278,7 +282,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _cloud(
-    arguments: argparse.Namespace, env: Mapping[str, str], on_log: OnLog, on_invocation: OnInvocation
+    arguments: argparse.Namespace, env: Mapping[str, str], on_log: OnLog, on_invocation: OnInvocation, **settings: bool
 ) -> Iterator[tuple[Cloud, Prepared]]:
     with (
         prepared(
@@ -288,20 +292,25 @@ def _cloud(
             parameters=dict(arguments.parameter),
             given=dict(arguments.env),
         ) as ready,
-        _kind_of_cloud(ready.provider)(
+        _kind_of_cloud(ready.provider, settings)(
             ready.declared,
             env={**QUIET, **ready.env, **env, **dict(arguments.env)},
             concurrency=arguments.concurrency,
             retry_delays_ms=arguments.retry_after,
             on_log=on_log,
             on_invocation=on_invocation,
+            **settings,
         ) as cloud,
     ):
         yield cloud, ready
 
 
-def _kind_of_cloud(provider: str) -> Any:
-    return InProcessLambda if provider == "memory" else LocalLambda
+def _kind_of_cloud(provider: str, settings: Mapping[str, bool]) -> Any:
+    if provider == "memory":
+        return InProcessLambda
+    if settings.get("skip_pauses"):
+        raise ConfigurationError("--skip-pauses needs --provider memory: a server's time cannot be skipped")
+    return LocalLambda
 
 
 def _header(arguments: argparse.Namespace, ready: Prepared) -> str:

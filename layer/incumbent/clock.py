@@ -41,11 +41,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of the machine."""
+    """The clocks of the machine. ``skipped_ms`` is how far this process is ahead of them: a replay skips pauses."""
+
+    skipped_ms = 0
 
     def now(self) -> Moment:
         """Read both clocks."""
-        return Moment(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+        skipped_ms = self.skipped_ms
+        return Moment(time.monotonic_ns() // 1_000_000 + skipped_ms, time.time_ns() // 1_000_000 + skipped_ms)
 
     def sleep_ms(self, ms: int) -> None:
         """Pause the calling thread."""

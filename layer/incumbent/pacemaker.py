@@ -118,6 +118,10 @@ class Pacemaker:
 
     # --- in the thread
 
+    def stir(self) -> None:
+        """Look at the clock again: it was moved on."""
+        self._wake.set()
+
     def _appoint(self) -> None:
         """Start the thread that keeps the time from now on. Called under the lock."""
         keeper = self._keeper = _Keeper()

@@ -40,7 +40,8 @@ from incumbent.local.isolated_aws import closed, closed_process
 from incumbent.local.ledger import Ledger
 from incumbent.local.template import LATEST, Function, FunctionSpec, find_function
 from incumbent.local.timers import Timers
-from incumbent.local.wake_queue import VARIABLE, WakeQueue
+from incumbent.local.wake_queue import VARIABLE, WAITED_FOR_MS, WAITED_FOR_SKIPPING_MS, WakeQueue
+from incumbent.pacemaker import pacemaker_of
 
 _ENVIRONMENT = "process"
 
@@ -76,6 +77,9 @@ class InProcessLambda(Invoking):
     While it is open, what is printed goes to ``on_log``, the functions' variables are the process's, all of them
     together, and boto3 finds no AWS but the Invoke API of this one, with its queue of delayed wakes. Failed
     asynchronous invocations are retried as by `LocalLambda`. A trace id and a client context go no further.
+
+    ``skip_pauses`` skips the time in which no invocation runs and something is waited for: a retry, a wake that is due
+    within a day, a call that `after` was given. The system's clock is ahead in this process until the cloud closes.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class InProcessLambda(Invoking):
         on_log: OnLog = ignore,
         on_invocation: OnInvocation = ignore,
         clock: Clock = SYSTEM_CLOCK,
+        skip_pauses: bool = False,
     ) -> None:
         """Import nothing yet."""
         self._functions = tuple(functions)
@@ -95,8 +100,9 @@ class InProcessLambda(Invoking):
         self._env = dict(env or {})
         self._clock = clock
         self._retry_delays_ms = tuple(retry_delays_ms)
-        self._timers = Timers(clock)
         self._ledger = Ledger(on_log, on_invocation)
+        self._timers = Timers(clock, self._ledger, skip=self._skip if skip_pauses else None)
+        self._ahead_ms = SYSTEM_CLOCK.skipped_ms
         self._handlers: dict[str, Callable[[Any, Context], Any]] = {}
         self._current = threading.local()
         self._threads = {
@@ -111,6 +117,7 @@ class InProcessLambda(Invoking):
             ledger=self._ledger,
             timers=self._timers,
             clock=clock,
+            waited_for_ms=WAITED_FOR_SKIPPING_MS if skip_pauses else WAITED_FOR_MS,
         )
         self._variables = {**closed(self._url), VARIABLE: self.wake_queue.url, **self._env}
         self._stack = contextlib.ExitStack()
@@ -131,6 +138,7 @@ class InProcessLambda(Invoking):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        SYSTEM_CLOCK.skipped_ms = self._ahead_ms
 
     def check_function(self, function: str) -> None:
         """Raise ConfigurationError where there is no such function."""
@@ -170,8 +178,10 @@ class InProcessLambda(Invoking):
                 self._timers.after(invocation.retried_in_ms or 0, lambda: begin(attempt + 1))
             else:
                 pending.resolve(invocation)
+            self._timers.ended()
 
         def begin(attempt: int) -> None:
+            self._timers.begun()
             self._threads[spec.logical_id].submit(run, attempt)
 
         self._ledger.began()
@@ -198,6 +208,22 @@ class InProcessLambda(Invoking):
             TimeoutError: that took longer than ``timeout_ms``.
         """
         self._ledger.wait_idle(timeout_ms)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no invocation runs, waits or is to be retried."""
+        return self._ledger.is_idle
+
+    def after(self, ms: int, call: Callable[[], object], *, waited_for: bool = True) -> None:
+        """Call in so many milliseconds; `wait_idle` waits for that if it is ``waited_for``."""
+        (self._timers.awaited if waited_for else self._timers.after)(ms, call)
+
+    def _skip(self, ms: int) -> bool:
+        if self._ledger.is_idle:
+            return False
+        SYSTEM_CLOCK.skipped_ms += ms
+        pacemaker_of(SYSTEM_CLOCK).stir()
+        return True
 
     def _attempt(
         self,

@@ -149,6 +149,15 @@ class Cloud(Protocol):
         """Wait until no invocation runs, waits or is to be retried; raise TimeoutError if that takes longer."""
         ...
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no invocation runs, waits or is to be retried."""
+        ...
+
+    def after(self, ms: int, call: Callable[[], object], *, waited_for: bool = True) -> None:
+        """Call in so many milliseconds of the cloud's time; `wait_idle` waits for that if it is ``waited_for``."""
+        ...
+
 
 class Invoking(ABC):
     """The ways to invoke a function of a cloud, all by its `submit_bytes`."""

@@ -19,6 +19,11 @@ class Ledger:
         self._logs: list[LogLine] = []
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no invocation, retry or call is outstanding."""
+        return self._outstanding == 0
+
+    @property
     def invocations(self) -> tuple[Invocation, ...]:
         """Every attempt that has ended, in the order in which they did."""
         with self.changed:
@@ -42,7 +47,7 @@ class Ledger:
             self._outstanding += 1
 
     def delivered(self) -> None:
-        """Count what `began` as over, with no invocation of its own: a wake that its queue has delivered."""
+        """Count what `began` as over, with no invocation of its own: a call that has come."""
         with self.changed:
             self._outstanding -= 1
             self.changed.notify_all()

@@ -3,6 +3,7 @@
 Its table is one format string, the same in a terminal and in a pipe; a library of tables would be longer.
 """
 
+import functools
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.local import timeline
 from incumbent.local.invocations import Cloud, Invocation, LogLine
 from incumbent.local.report import Answer, Fact, Find, Summary, read_facts, story, summarise, thread_of
-from incumbent.local.scenario import Scenario
+from incumbent.local.scenario import Scenario, Sending
 from incumbent.validation import json_text
 
 TRACE = {"INCUMBENT_TRACE": "1"}
@@ -51,7 +52,7 @@ class Replay:
         self._answers: list[Answer] = []
         self._names: dict[str, str] = {}
         self._successors = 0
-        self._started_at_ms = 0
+        self._start = clock.now()
 
     def on_log(self, line: LogLine) -> None:
         """Keep the facts in the line, or show it."""
@@ -75,7 +76,7 @@ class Replay:
             what = " · ".join(part for part in (story(facts, self.name), answer.told) if part)
             self._say(
                 _COLUMNS.format(
-                    f"{invocation.ended_at_ms - self._started_at_ms} ms",
+                    f"{invocation.ended_at_ms - self._start.wall_ms} ms",
                     f"{first} +{len(others)}" if others else first,
                     name if invocation.attempt == 1 else f"{name} again",
                     own[0] if own else "-",
@@ -118,7 +119,8 @@ class Replay:
 
         ``find`` asks the functions' store. ``cold`` starts with no environment ready. It waits for invocations and
         their retries and their wakes within a minute, not for what is due later in a mailbox. ``sweeper`` names the
-        sweeper's function: it is invoked every minute (``sweep_every_ms``), until no message waits any more.
+        sweeper's function: it is invoked every minute (``sweep_every_ms``) from the start, until all is sent, nothing
+        goes on and no message waits.
 
         Raises:
             ConfigurationError: the cloud has no such function; nothing was sent.
@@ -131,29 +133,89 @@ class Replay:
             for function in self._scenario.functions:
                 cloud.warm(function)
         self._say(_COLUMNS.format("time", "thread", "invocation", "message", "what happened"))
-        start = self._clock.now()
-        self._started_at_ms = start.wall_ms
-        for sending in self._scenario.sendings:
-            wait_ms = sending.at_ms - (self._clock.now().mono_ms - start.mono_ms)
-            if wait_ms > 0:
-                self._clock.sleep_ms(wait_ms)
-            with self._lock:  # its name must be known before anybody is routed to it
-                pending = cloud.submit(
-                    sending.function, sending.event, asynchronous=sending.asynchronous, label=sending.id
-                )
-                self._names[pending.request_id] = sending.id
-                self._sent += 1
+        sweeps = None if sweeper is None else _Sweeps(self, cloud, sweeper, sweep_every_ms)
+        all_sent = threading.Event()
+
+        def begin() -> None:  # among the cloud's calls, so that none of them comes before all are known
+            self._start = self._clock.now()
+            for sending in self._scenario.sendings:
+                cloud.after(sending.at_ms, functools.partial(self._send, cloud, sending))
+            cloud.after(self._scenario.sendings[-1].at_ms, all_sent.set)
+            if sweeps is not None:
+                sweeps.begin()
+
+        cloud.after(0, begin)
+        all_sent.wait()
         cloud.wait_idle(timeout_ms)
-        summary = self._summary(find)
-        while sweeper is not None and summary.waiting and start.until(self._clock.now()) < timeout_ms:
-            self._clock.sleep_ms(sweep_every_ms - start.until(self._clock.now()) % sweep_every_ms)
-            with self._lock:
-                pending = cloud.submit(sweeper, {}, label="")
-                self._names[pending.request_id] = "sweeper"
+        summary, last_sent = self._summary(find), self._clock.now()
+        while sweeps is not None and summary.waiting and last_sent.until(self._clock.now()) < timeout_ms:
+            sweeps.go_on()
             cloud.wait_idle(timeout_ms)
             summary = self._summary(find)
         return summary
 
+    def _send(self, cloud: Cloud, sending: Sending) -> None:
+        with self._lock:  # its name must be known before anybody is routed to it
+            pending = cloud.submit(sending.function, sending.event, asynchronous=sending.asynchronous, label=sending.id)
+            self._names[pending.request_id] = sending.id
+            self._sent += 1
+
+    def sweep(self, cloud: Cloud, sweeper: str) -> None:
+        """Invoke the sweeper's function."""
+        with self._lock:
+            pending = cloud.submit(sweeper, {}, label="")
+            self._names[pending.request_id] = "sweeper"
+
+    @property
+    def gone_ms(self) -> int:
+        """How long ago it began."""
+        return self._start.until(self._clock.now())
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether all was sent."""
+        return self._sent == len(self._scenario.sendings)
+
     def _summary(self, find: Find) -> Summary:
         with self._lock:
             return summarise(self._facts, self._answers, find)
+
+
+class _Sweeps:
+    """The sweeper's invocations: one every ``every_ms`` while something is to be sent, goes on, or is said to wait."""
+
+    def __init__(self, replay: Replay, cloud: Cloud, sweeper: str, every_ms: int) -> None:
+        self._replay = replay
+        self._cloud = cloud
+        self._sweeper = sweeper
+        self._every_ms = every_ms
+        self._turn = 0
+
+    def begin(self) -> None:
+        """Sweep from now on, until all is sent and nothing goes on."""
+        turn = self._turn
+
+        def tick() -> None:
+            if turn == self._turn and not (self._replay.is_sent and self._cloud.is_idle):
+                self._sweep()
+
+        self._cloud.after(self._next_in_ms(), tick, waited_for=False)
+
+    def go_on(self) -> None:
+        """Sweep at the next full minute, though nothing goes on; then as from the beginning."""
+        self._turn += 1  # what `begin` has left is passed over
+        swept = threading.Event()
+
+        def sweep() -> None:
+            self._sweep()
+            swept.set()
+
+        self._cloud.after(self._next_in_ms(), sweep)
+        swept.wait()
+
+    def _sweep(self) -> None:
+        self._replay.sweep(self._cloud, self._sweeper)
+        self.begin()
+
+    def _next_in_ms(self) -> int:
+        return self._every_ms - self._replay.gone_ms % self._every_ms

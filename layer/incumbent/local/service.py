@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -94,7 +94,7 @@ class LocalLambda(Invoking):
         self._retry_delays_ms = tuple(retry_delays_ms)
         self._ledger = Ledger(on_log, on_invocation)
         self._closed = False
-        self._timers = Timers(clock)
+        self._timers = Timers(clock, self._ledger)
         self._reaper = ProcessReaper()
         self._api = Server(InvokeApi, self)
         self.wake_queue = WakeQueue(self.url, self._wake, ledger=self._ledger, timers=self._timers, clock=clock)
@@ -225,6 +225,15 @@ class LocalLambda(Invoking):
             TimeoutError: that took longer than ``timeout_ms``.
         """
         self._ledger.wait_idle(timeout_ms, lambda: all(fleet.quiet for fleet in self._fleets.values()))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no invocation waits, runs or is to be retried."""
+        return self._ledger.is_idle
+
+    def after(self, ms: int, call: Callable[[], object], *, waited_for: bool = True) -> None:
+        """Call in so many milliseconds; `wait_idle` waits for that if it is ``waited_for``."""
+        (self._timers.awaited if waited_for else self._timers.after)(ms, call)
 
     # ---- looking
 

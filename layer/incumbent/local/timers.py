@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from incumbent.clock import Clock
+from incumbent.local.ledger import Ledger
 
 
 class Timer:
@@ -13,9 +14,9 @@ class Timer:
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         """Keep what is to be called."""
-        self._call: Callable[[], None] | None = call
+        self._call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
         """Do not call. Where it is too late, nothing happens."""
@@ -29,11 +30,18 @@ class Timer:
 
 
 class Timers:
-    """Calls back, one after the other, so what is called must be short."""
+    """Calls back, one after the other, so what is called must be short.
 
-    def __init__(self, clock: Clock) -> None:
+    With ``skip``, no call is waited for while nothing is under way: ``skip(ms)`` moves the clock on instead. It returns
+    whether it did.
+    """
+
+    def __init__(self, clock: Clock, ledger: Ledger, *, skip: Callable[[int], bool] | None = None) -> None:
         """Start the thread."""
         self._clock = clock
+        self._ledger = ledger
+        self._skip = skip
+        self._under_way = 0
         self._due: list[tuple[int, int, Timer]] = []
         self._order = itertools.count()
         self._changed = threading.Condition()
@@ -41,13 +49,36 @@ class Timers:
         self._thread = threading.Thread(target=self._run, name="incumbent-timers", daemon=True)
         self._thread.start()
 
-    def after(self, ms: int, call: Callable[[], None]) -> Timer:
+    def after(self, ms: int, call: Callable[[], object]) -> Timer:
         """Call in ``ms`` milliseconds unless cancelled before."""
         timer = Timer(call)
         with self._changed:
             heapq.heappush(self._due, (self._clock.now().mono_ms + ms, next(self._order), timer))
             self._changed.notify()
         return timer
+
+    def awaited(self, ms: int, call: Callable[[], object]) -> None:
+        """Call in ``ms`` milliseconds; until then, the cloud is not idle."""
+
+        def due() -> None:
+            try:
+                call()
+            finally:
+                self._ledger.delivered()
+
+        self._ledger.began()
+        self.after(ms, due)
+
+    def begun(self) -> None:
+        """Something is under way: no pause is skipped until it has `ended`."""
+        with self._changed:
+            self._under_way += 1
+
+    def ended(self) -> None:
+        """It is over, and the calls that follow from it are known."""
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify()
 
     def close(self) -> None:
         """Drop what is to come and end the thread."""
@@ -69,5 +100,6 @@ class Timers:
                 wait_ms = self._due[0][0] - self._clock.now().mono_ms
                 if wait_ms <= 0:
                     return heapq.heappop(self._due)[2]
-                self._changed.wait(wait_ms / 1_000)
+                if self._skip is None or self._under_way or not self._skip(wait_ms):
+                    self._changed.wait(wait_ms / 1_000)
             return None

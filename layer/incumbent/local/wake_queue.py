@@ -21,6 +21,8 @@ SEND_MESSAGE = "AmazonSQS.SendMessage"
 """What SQS' JSON protocol calls the operation."""
 WAITED_FOR_MS = 60_000
 """How far ahead a wake may be due for the cloud to be waited for; a later one is dropped when the cloud closes."""
+WAITED_FOR_SKIPPING_MS = 86_400_000
+"""The same where pauses are skipped."""
 
 
 class UnknownQueue(Exception):
@@ -31,7 +33,14 @@ class WakeQueue:
     """Keeps wakes until they are due, and then passes the resume event to ``invoke``, as an asynchronous invocation."""
 
     def __init__(
-        self, url: str, invoke: Callable[[str, bytes], object], *, ledger: Ledger, timers: Timers, clock: Clock
+        self,
+        url: str,
+        invoke: Callable[[str, bytes], object],
+        *,
+        ledger: Ledger,
+        timers: Timers,
+        clock: Clock,
+        waited_for_ms: int = WAITED_FOR_MS,
     ) -> None:
         """Take the address of the Invoke API, behind which the queue is."""
         self.url = f"{url}/000000000000/incumbent-wakes"
@@ -39,6 +48,7 @@ class WakeQueue:
         self._ledger = ledger
         self._timers = timers
         self._clock = clock
+        self._waited_for_ms = waited_for_ms
 
     def send(self, request: Mapping[str, Any]) -> Mapping[str, str]:
         """Take a request of SendMessage, and return the answer.
@@ -64,20 +74,17 @@ class WakeQueue:
 
     def _keep(self, wake: Wake, target: str, delay_ms: int) -> None:
         due_in_ms = max(wake.after_ms, delay_ms)  # beyond SQS' limit, the sweeper's function sends the wake on
-        waited_for = due_in_ms <= WAITED_FOR_MS
-        if waited_for:
-            self._ledger.began()
 
         def deliver() -> None:
             try:
                 self._invoke(target, encode(wake.to_event()))
             except ConfigurationError as error:
                 self._ledger.printed(self._line(f"cannot wake {target}: {error}"))
-            finally:
-                if waited_for:
-                    self._ledger.delivered()
 
-        self._timers.after(due_in_ms, deliver)
+        if due_in_ms <= self._waited_for_ms:
+            self._timers.awaited(due_in_ms, deliver)
+        else:
+            self._timers.after(due_in_ms, deliver)
 
     def _line(self, text: str) -> LogLine:
         now_ms = self._clock.now().wall_ms

@@ -48,3 +48,10 @@ def awaited(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Reserve what a caller of the HTTP API has ordered; the answer is for that caller."""
     SYSTEM_CLOCK.sleep_ms(50)
     return {"statusCode": 200, "body": f"reserved {json.loads(event['body'])['item']}"}
+
+
+@leased(key_jmespath="key", message_id_jmespath="message", keyspace="long", ttl_ms=600)
+def longer_than_its_ttl(event: dict[str, Any], context: Any, *, lease: Lease) -> str:
+    """Work for three times the ttl, and say whether the lease still stands."""
+    SYSTEM_CLOCK.sleep_ms(1_800)
+    return str(lease.stop)
