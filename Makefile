@@ -12,6 +12,7 @@ DYNALITE := .dynalite
 NPM_CI = npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --loglevel=error \
   --fetch-timeout=60000 --fetch-retries=1 --fetch-retry-mintimeout=1000
 SAM := .sam
+CDK := .cdk
 RUNTIME := 3.13
 CODE := $(wildcard layer tests benchmarks)
 FUNCTIONS := $(patsubst %/,%,$(sort $(dir $(wildcard functions/*/*.py))))
@@ -38,7 +39,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo dist docs test coverage bench lint format test-all mutants soak sim interleavings pins clean
+.PHONY: help setup sam demo dist cdk docs test coverage bench lint format test-all mutants soak sim interleavings pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +58,9 @@ test: setup sam lint ## lint, then every test
 
 dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment
 	$(BIN)/python -m tests.build.dist dist
+
+cdk: $(VENV)/.installed $(CDK)/.installed ## synthesise the CDK's snippet of docs/table.md, and compare it with the table
+	$(BIN)/python -m tests.build.cdk $(CDK)/bin/python
 
 coverage: setup sam ## the lines that tests run, and those that none does
 	$(PYTEST) $(MEASURED) --cov --cov-report=term
@@ -102,7 +106,7 @@ interleavings: $(VENV)/.installed ## put operations between one another's reques
 sim: $(VENV)/.installed ## carry out schedules of the simulation (SEEDS=20000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releases
+pins: ## make constraints.txt, and those of SAM CLI and the CDK, anew from the newest releases
 	rm -rf .venv-pins
 	$(PYTHON) -m venv .venv-pins
 	PIP_CONSTRAINT= .venv-pins/bin/python -m pip install -qq hatchling editables
@@ -115,10 +119,15 @@ pins: ## make constraints.txt, and those of SAM CLI, anew from the newest releas
 	head -n 1 tests/sam/requirements.txt > constraints.new
 	PIP_CONSTRAINT= .venv-sam/bin/python -m pip freeze >> constraints.new
 	mv constraints.new tests/sam/requirements.txt
-	rm -rf .venv-pins .venv-sam
+	$(PYTHON) -m venv .venv-cdk
+	PIP_CONSTRAINT= .venv-cdk/bin/python -m pip install -qq aws-cdk-lib
+	head -n 1 tests/cdk/requirements.txt > constraints.new
+	PIP_CONSTRAINT= .venv-cdk/bin/python -m pip freeze >> constraints.new
+	mv constraints.new tests/cdk/requirements.txt
+	rm -rf .venv-pins .venv-sam .venv-cdk
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-3.* dist site $(DYNALITE) $(SAM) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-3.* dist site $(DYNALITE) $(SAM) $(CDK) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # $(call install,extras): the package with these extras. The stamps come last, so that an installation that was cut off
 # is made again.
@@ -169,3 +178,11 @@ $(SAM)/.installed: tests/sam/requirements.txt constraints.txt
 	  $(SAM)/runtime/bin/python -m pip install -qq awslambdaric boto3 && \
 	  touch $@; \
 	fi
+
+# The CDK's library runs on node, which jsii starts.
+$(CDK)/.installed: tests/cdk/requirements.txt
+	@command -v node >/dev/null || { echo "node is not here, and the CDK's library needs it" >&2; exit 1; }
+	@echo "installing the CDK's library into $(CDK): 460 MB, about a minute"
+	@rm -rf $(CDK) && $(PYTHON) -m venv $(CDK)
+	PIP_CONSTRAINT=$(CURDIR)/$< $(CDK)/bin/python -m pip install -qq -r $<
+	@touch $@
