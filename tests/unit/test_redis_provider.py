@@ -50,6 +50,7 @@ from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider, clients, explanations
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.redis.permissions import SCRIPTS_RUN, acl_rules
+from incumbent.providers.redis.url import one_url, read_url
 from incumbent.retry import search_until
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
@@ -796,6 +797,7 @@ class TestLostReplies:
         # H16: ShedLock #132.
         client, clock = Client(valkey_server.port), FakeClock()
         provider = RedisProvider(client=client, key_prefix=unique_prefix(), clock=clock)
+        provider.acquire_lease("another", "A", TTL_MS)  # brings the script
         client.faults = ["reply lost"]
         client.meanwhile = lambda: clock.advance(1_000)
         began = clock.now()
@@ -1970,6 +1972,14 @@ class TestSettings:
             "redis://:secret@127.0.0.1?cluster=maybe",
             "redis://:secret@127.0.0.1/3?cluster=true",
             "unix:///run/valkey.sock?cluster=true&password=secret",
+            "redis://:secret@127.0.0.1:1,127.0.0.1:2/0",
+            "redis://:secret@127.0.0.1:1,,127.0.0.1:2?cluster=true",
+            "redis://:secret@127.0.0.1:1,127.0.0.1:port?cluster=true",
+            ["redis://:secret@127.0.0.1:1?cluster=true", "redis://127.0.0.1:2?cluster=true"],
+            ["redis://:secret@127.0.0.1:1?cluster=true", "rediss://:secret@127.0.0.1:2?cluster=true"],
+            ["redis://:secret@[127.0.0.1:1?cluster=true"],
+            ["redis://:secret@127.0.0.1", 7],
+            [],
             7,
         ],
     )
@@ -1978,6 +1988,22 @@ class TestSettings:
         with pytest.raises(ConfigurationError) as error:
             RedisProvider(url=url)
         assert "secret" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "rediss://u,s:p%2Cw@a:1,b,[::1]:3/0?socket_timeout=0.5&cluster=true",
+            "rediss://u,s:p%2Cw@a:1, b ,[::1]:3/0?cluster=TRUE&socket_timeout=0.5",
+            [f"rediss://u,s:p%2Cw@{place}/0?socket_timeout=0.5&cluster=true" for place in ("a:1", "b", "[::1]:3")],
+            tuple(f"rediss://u,s:p%2Cw@{place}/0?socket_timeout=0.5&cluster=true" for place in ("a:1,b", "[::1]:3")),
+        ],
+    )
+    def test_nodes_of_a_cluster_are_listed(self, url: Any) -> None:
+        """In one URL, or in several that differ in host and port; the login is that of all."""
+        address = read_url(one_url(url))
+        assert address.seeds == (("a", 1), ("b", 6379), ("::1", 3))
+        assert address.url == "rediss://u,s:p%2Cw@a:1/0?socket_timeout=0.5"
+        assert (address.cluster, address.set_wait_ms) == (True, 500)
 
     @pytest.mark.parametrize(
         "client",

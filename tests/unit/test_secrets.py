@@ -6,13 +6,14 @@ from typing import Any
 
 import boto3
 import pytest
+import redis
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from incumbent import ConfigurationError, LeaseUnavailable
 from incumbent.providers import from_env
-from incumbent.providers.redis import RedisProvider
-from incumbent.providers.secrets import KEPT_MS, SecretPassword
+from incumbent.providers.redis import RedisProvider, client_from_env
+from incumbent.providers.secrets import KEPT_MS, REFUSED_KEPT_MS, SecretPassword
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.servers import ValkeyServer
@@ -75,6 +76,23 @@ def test_rotated_password_is_found_after_five_minutes(manager: Any) -> None:
     assert password() == "old"
     clock.advance(1)
     assert password() == "new"
+
+
+def test_refused_password_is_read_again(manager: Any) -> None:
+    """Not for every connection: a secret that is wrong is read every five seconds at most."""
+    clock = FakeClock()
+    manager.create_secret(Name="redis", SecretString="old")
+    password = SecretPassword("redis", client=manager, clock=clock)
+    assert password() == "old"
+    manager.put_secret_value(SecretId="redis", SecretString="new")
+    clock.advance(REFUSED_KEPT_MS - 1)
+    assert not password.refused("old")
+    assert password() == "old"
+    clock.advance(1)
+    assert password.refused("old")
+    assert password() == "new"
+    assert password.refused("old")  # a connection that was made meanwhile; the new one is there
+    assert not password.refused("new")
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +186,102 @@ def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], match: 
     """Before a connection is made, and without telling the password."""
     with pytest.raises(ConfigurationError, match=match):
         make()
+
+
+class Rotating:
+    """A server with a user whose password changes, and the secret that holds it."""
+
+    def __init__(self, server: ValkeyServer, manager: Any) -> None:
+        self.server = server
+        self.manager = manager
+        self.clock = FakeClock()
+        self.bare: Any = redis.Redis.from_url(server.url)
+        self.read: list[str] = []
+        manager.create_secret(Name="rotating", SecretString="first")
+        self.rotate("first")
+
+    def rotate(self, password: str) -> None:
+        """Give the user another password, and put it into the secret."""
+        self.bare.execute_command("ACL", "SETUSER", "u", "reset", "on", f">{password}", "+@all", "~*")
+        self.manager.put_secret_value(SecretId="rotating", SecretString=password)
+        self.clock.advance(REFUSED_KEPT_MS)
+
+    def provider(self, parameters: str = "") -> RedisProvider:
+        """A provider that logs in as this user."""
+        password = SecretPassword("rotating", client=self, clock=self.clock)
+        return RedisProvider(url=f"redis://u@127.0.0.1:{self.server.port}{parameters}", password=password)
+
+    def get_secret_value(self, **asked: str) -> Any:
+        """Count what is read."""
+        found = self.manager.get_secret_value(**asked)
+        self.read.append(found["SecretString"])
+        return found
+
+
+@pytest.mark.parametrize("parameters", ["", "?cluster=true"])
+def test_rotated_password_is_used_at_once(
+    parameters: str, valkey_server: ValkeyServer, valkey_cluster: ValkeyServer, manager: Any
+) -> None:
+    """An open connection goes on; one that must be made anew is refused, reads the secret, and logs in."""
+    rotating = Rotating(valkey_cluster if parameters else valkey_server, manager)
+    key = f"orders/rotating{parameters}"
+    provider = rotating.provider(parameters)
+    try:
+        assert provider.acquire_lease(key, "A", 30_000).acquired
+        rotating.rotate("second")
+        assert provider.renew_lease(key, "A", 30_000)  # on its open connection
+        assert rotating.read == ["first"]
+        rotating.bare.execute_command("CLIENT", "KILL", "USER", "u")
+        assert provider.renew_lease(key, "A", 30_000)
+        assert rotating.read == ["first", "second"]
+        provider.release_lease(key, "A")
+    finally:
+        provider.close()
+        rotating.bare.execute_command("ACL", "DELUSER", "u")
+        rotating.bare.close()
+
+
+def test_rotation_that_is_not_in_the_secret_yet_is_waited_for(valkey_server: ValkeyServer, manager: Any) -> None:
+    """Until it is there the store is unavailable, and the secret is read every five seconds at most."""
+    rotating = Rotating(valkey_server, manager)
+    provider = rotating.provider()
+    try:
+        rotating.bare.execute_command("ACL", "SETUSER", "u", "resetpass", ">second")
+        for _ in range(3):
+            with pytest.raises(LeaseUnavailable, match="refuses these credentials"):
+                provider.get_lease_owner("k")
+        assert rotating.read == ["first"]
+        rotating.rotate("second")
+        assert provider.get_lease_owner("k") is None
+        assert rotating.read == ["first", "second"]
+    finally:
+        provider.close()
+        rotating.bare.execute_command("ACL", "DELUSER", "u")
+        rotating.bare.close()
+
+
+@pytest.mark.parametrize("parameters", ["", "?cluster=true"])
+def test_client_of_the_application_finds_the_rotated_password(
+    parameters: str,
+    valkey_server: ValkeyServer,
+    valkey_cluster: ValkeyServer,
+    manager: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It logs in as the provider does."""
+    monkeypatch.setattr("incumbent.providers.secrets.REFUSED_KEPT_MS", 0)
+    server = valkey_cluster if parameters else valkey_server
+    rotating = Rotating(server, manager)
+    url = f"redis://u@127.0.0.1:{server.port}{parameters}"
+    client: Any = client_from_env({"INCUMBENT_REDIS_URL": url, "INCUMBENT_REDIS_SECRET_ID": "rotating"})
+    try:
+        client.set("{rotating}a", "1")
+        assert client.exists("{rotating}a") == 1
+        rotating.rotate("second")
+        client.close()
+        assert client.get("{rotating}a") == b"1"
+        client.delete("{rotating}a")
+    finally:
+        client.close()
+        rotating.bare.execute_command("ACL", "DELUSER", "u")
+        rotating.bare.close()

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from incumbent.clock import Clock
 from incumbent.doctor.check import Check, is_refused, text_of
@@ -24,6 +24,7 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 def check_server(environ: Mapping[str, str], prefix: str, clock: Clock) -> Iterator[Check]:
     """Check version, mode, eviction, persistence, encryption, clock, keyspaces and versions of the stored format."""
     yield from _login(environ)
+    yield from _seeds(environ)
     try:
         client = client_from_env(environ)
     except Exception as error:  # noqa: BLE001 - whatever a client raises is the finding
@@ -57,7 +58,7 @@ def remove(environ: Mapping[str, str], prefix: str, key: str) -> Iterator[Check]
 def _login(environ: Mapping[str, str]) -> Iterator[Check]:
     """Judge the URL: whether a password stands in it, and whether the connection is encrypted."""
     url = urlsplit(environ["INCUMBENT_REDIS_URL"])
-    here = url.scheme == "unix" or url.hostname in _LOCAL
+    here = url.scheme == "unix" or all(urlsplit(seed).hostname in _LOCAL for seed in _each_seed(environ))
     if url.password and not here:
         yield Check.warning("login", "the URL holds a password", "keep it in a secret: INCUMBENT_REDIS_SECRET_ID")
     if url.scheme == "rediss":
@@ -66,6 +67,29 @@ def _login(environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check.ok("TLS", "not used, and the server is on this machine")
     else:
         yield Check.warning("TLS", "the connection is not encrypted", "write rediss:// if the server offers TLS")
+
+
+def _each_seed(environ: Mapping[str, str]) -> list[str]:
+    """Return a URL for each server that the environment's URL names."""
+    parts = urlsplit(environ["INCUMBENT_REDIS_URL"])
+    login, at, hosts = parts.netloc.rpartition("@")
+    return [urlunsplit(parts._replace(netloc=f"{login}{at}{host.strip()}")) for host in hosts.split(",")]
+
+
+def _seeds(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Ask each node of a cluster that the URL names, if it names several: one that is away delays cold starts."""
+    seeds = _each_seed(environ)
+    away: list[str] = []
+    for seed in seeds if len(seeds) > 1 else ():
+        try:
+            client_from_env({**environ, "INCUMBENT_REDIS_URL": seed}).close()
+        except Exception as error:  # noqa: BLE001 - as above
+            away.append(text_of(error))
+    if away:
+        advice = "name nodes that are up: a new environment waits up to a second for each that is not"
+        yield Check.warning("seeds", f"{len(away)} of {len(seeds)} did not answer: {'; '.join(away)}", advice)
+    elif len(seeds) > 1:
+        yield Check.ok("seeds", f"all {len(seeds)} nodes that the URL names answer")
 
 
 def _primaries(client: Any) -> list[tuple[str, Any]]:

@@ -11,11 +11,15 @@ from incumbent.errors import ConfigurationError
 KEPT_MS = 5 * 60_000
 """How long a secret that was read is used before it is read again."""
 
+REFUSED_KEPT_MS = 5_000
+"""How long it is used although the server refuses it: a secret that is wrong is not read for every connection."""
+
 
 class SecretPassword:
     """A callable that returns a password from a secret, for ``RedisProvider(password=...)``.
 
-    It reads the secret at the first call and again after five minutes, so that new connections use a rotated password.
+    It reads the secret at the first call and again after five minutes, or when the server has refused the password
+    (then at most every five seconds), so that new connections use a rotated password.
     The secret's text is the password, or a JSON object that has it as ``password``, as Secrets Manager's rotation
     stores it. The function needs ``secretsmanager:GetSecretValue``.
     """
@@ -41,6 +45,18 @@ class SecretPassword:
             if self._read is None or self._read[1].until(now) >= KEPT_MS:
                 self._read = self._ask(), now
             return self._read[0]
+
+    def refused(self, password: str) -> bool:
+        """Tell that the server has refused a password. Return whether the next call may return another one.
+
+        It does if the secret has been read since, or was read five seconds ago: then the next call reads it again.
+        """
+        with self._lock:
+            if self._read is not None and self._read[0] == password:
+                if self._read[1].until(self._clock.now()) < REFUSED_KEPT_MS:
+                    return False
+                self._read = None
+            return True
 
     def _ask(self) -> str:
         if self._client is None or self._made_in not in (None, os.getpid()):

@@ -48,10 +48,15 @@ def _answers(client: object) -> bool:
     return not any(base.__name__ in _NO_ANSWERS for base in type(client).__mro__)
 
 
+def is_cluster(client: Any) -> bool:
+    """Return whether a client is one of a server in cluster mode."""
+    return hasattr(client, "get_primaries")
+
+
 def waits_ms(client: Any) -> float | None:
     """Return how long a given client waits for an answer; ``None`` if it does not say."""
     try:
-        if hasattr(client, "get_primaries"):
+        if is_cluster(client):
             connection: Any = importlib.import_module(f"{package(client) or 'redis'}.connection").Connection(
                 **client.nodes_manager.connection_kwargs
             )
@@ -70,7 +75,7 @@ def in_ms(seconds: float | None) -> float:
 
 def repeats(client: Any) -> bool:
     """Return whether a client repeats commands. A client that does not say counts as repeating."""
-    if hasattr(client, "get_primaries"):
+    if is_cluster(client):
         retry = getattr(client, "retry", None)
         return retry is None or _retries(retry) != 0
     try:
@@ -91,7 +96,7 @@ def _retries(retry: Any) -> int:
 
 def primaries(client: Any) -> list[Any]:
     """Return a client for every primary."""
-    if hasattr(client, "get_primaries"):
+    if is_cluster(client):
         connection = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
         return [connection(node) for node in client.get_primaries()]
     return [client]
@@ -103,6 +108,6 @@ def primaries_now(client: Any) -> list[Any]:
     A cluster's client learns of a promoted replica, a new primary or a moved slot only by commands that it routes
     itself, which those to a given primary are not.
     """
-    if hasattr(client, "get_primaries"):
+    if is_cluster(client):
         client.nodes_manager.initialize()
     return primaries(client)

@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -22,8 +22,8 @@ class Connections:
     They repeat no command. Answers are bytes. Raises redis-py's errors; a connection that has failed is closed.
     """
 
-    def __init__(self, url: str, settings: Mapping[str, Any], clock: Clock) -> None:
-        pool = ConnectionPool.from_url(url, **settings)  # reads the URL; connections are kept here
+    def __init__(self, pool: ConnectionPool, clock: Clock) -> None:
+        """Take redis-py's pool, which has read the URL. Connections are kept here."""
         self._connect: Callable[[], Any] = functools.partial(pool.connection_class, **pool.connection_kwargs)
         self._clock = clock
         self._idle: list[tuple[Any, int]] = []  # each with the time at which it was used last

@@ -1,6 +1,6 @@
 """The Redis and Valkey provider: a key's lease and mailbox in one hash slot, one Lua script per call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.providers.redis.archive import Archives
@@ -17,7 +17,7 @@ class RedisProvider(Leases, Mailboxes, Controls, Archives):
     Every call is one request, an EVALSHA. Further requests: one EVAL when the server has forgotten the script; those
     that a cluster's client sends after MOVED; for ``orphans``, ``keys`` and ``dead_letters(None)`` the SCANs, one
     request for each key found, and in a cluster one for its nodes; two for each message whose body cannot be read,
-    when it is claimed; and, with ``url``, one INFO at the first call, which warns if the server may evict leases.
+    when it is claimed; and, with ``url``, one INFO after the first call, which warns if the server may evict leases.
     Replicas are refused: they may be behind.
 
     The lease is the plain string ``<key_prefix>:lease:<key>`` with the owner as its value and PX as its expiry, so
@@ -31,7 +31,7 @@ class RedisProvider(Leases, Mailboxes, Controls, Archives):
     def __init__(
         self,
         *,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         client: Client | None = None,
         password: Callable[[], str] | None = None,
         key_prefix: str = "incumbent",
@@ -41,8 +41,9 @@ class RedisProvider(Leases, Mailboxes, Controls, Archives):
 
         ``url`` has redis-py's form: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS, parameters such
         as ``socket_timeout=0.3`` (seconds; default a twentieth of the ttl, from 0.25 to 1). ``cluster=true`` says
-        that the server is in cluster mode. A client made from the URL repeats no command, and a call ends well before
-        the next renewal is due.
+        that the server is in cluster mode; then several nodes may be named, of which one suffices to find the others:
+        ``redis://a:6379,b:6379/?cluster=true``, or a list of URLs that differ in host and port. A client made from the
+        URL repeats no command, and a call ends well before the next renewal is due.
 
         ``password`` is called for the password whenever a connection is made (``SecretPassword``, or a callable that
         makes tokens); the URL then holds at most the user.

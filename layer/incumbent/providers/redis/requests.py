@@ -28,7 +28,7 @@ class Requests:
     def __init__(
         self,
         *,
-        url: str | None,
+        url: str | Sequence[str] | None,
         client: Client | None,
         password: Callable[[], str] | None,
         key_prefix: str,

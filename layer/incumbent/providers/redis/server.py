@@ -11,18 +11,28 @@ from typing import Any, TypeAlias
 
 import redis
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import ConnectionPool
 from redis.credentials import CredentialProvider
 from redis.exceptions import ClusterDownError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
 from redis.retry import Retry
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import ConfigurationError
-from incumbent.providers.redis.clients import Client, check_client, package, primaries, primaries_now, repeats, waits_ms
+from incumbent.providers.redis.clients import (
+    Client,
+    check_client,
+    is_cluster,
+    package,
+    primaries_now,
+    repeats,
+    waits_ms,
+)
 from incumbent.providers.redis.connections import Connections
 from incumbent.providers.redis.explanations import ERRORS, REFUSED, classify_error, errors_of_valkey, refusal, twin
+from incumbent.providers.redis.logins import LoginPool, login_from_env, without_login
 from incumbent.providers.redis.scripting import script
-from incumbent.providers.redis.url import login_from_env, read_url, settings, without_login
+from incumbent.providers.redis.url import ServerAddress, one_url, read_url, settings
 from incumbent.retry import call_with_retry, check_wait, search_is_over, wait_ms
 
 SCAN_COUNT = 1_000
@@ -50,7 +60,12 @@ class Server:
     """
 
     def __init__(
-        self, *, url: str | None, client: Client | None, clock: Clock, password: Callable[[], str] | None = None
+        self,
+        *,
+        url: str | Sequence[str] | None,
+        client: Client | None,
+        clock: Clock,
+        password: Callable[[], str] | None = None,
     ) -> None:
         if (url is None) == (client is None):
             raise ConfigurationError("RedisProvider: give either url= or client=")
@@ -58,9 +73,8 @@ class Server:
             raise ConfigurationError("RedisProvider: password= is a callable, and goes with url=")
         self._clock = clock
         self._client = client
-        self._url = ""
+        self._address: ServerAddress | None = None
         self._credentials: CredentialProvider | None = None
-        self._cluster = False
         self._ours: dict[int, Any] = {}  # by how long they wait
         self._lock = threading.Lock()
         self._checked = client is not None
@@ -69,9 +83,11 @@ class Server:
         # The wait for an answer that the URL or the client sets; None if this class chooses it.
         self._set_wait_ms = None if client is None else waits_ms(client)
         if url is not None:
-            if password is not None and isinstance(url, str):
+            url = one_url(url)
+            if password is not None:
                 url, self._credentials = without_login(url, password)
-            self._url, self._cluster, self._set_wait_ms = read_url(url)
+            self._address = read_url(url)
+            self._set_wait_ms = self._address.set_wait_ms
         # The errors of the package valkey, which is loaded only if such a client is given.
         self._valkey_errors = () if package(client) != "valkey" else errors_of_valkey()
         # R9 (unknown outcome): if the client repeats commands, our first try may be its second.
@@ -104,9 +120,11 @@ class Server:
             client = self._reach(ttl_ms)
             told = [each if type(each) is bytes else _told(each, number > 1) for each in arguments]
             try:
-                return sent, self._send(client, "EVALSHA", code.sha, count, *keys, *told)
+                answer = self._send(client, "EVALSHA", code.sha, count, *keys, *told)
             except NoScriptError:
-                return sent, self._send(client, "EVAL", code.text, count, *keys, *told)
+                answer = self._send(client, "EVAL", code.text, count, *keys, *told)
+            self._check_eviction(client, keys[0])
+            return sent, answer
 
         answer: tuple[Moment, Any] = self._ask(send, call=call, key=key, ttl_ms=ttl_ms, give_up_at=give_up_at)
         return answer
@@ -165,8 +183,16 @@ class Server:
         ttl_ms: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Any:
+        def attempt(number: int, sent: Moment) -> Any:
+            try:
+                return send(number, sent)
+            except RedisClusterException:  # no node that the client knows: the next try begins with the seeds
+                with self._lock:
+                    self._ours = {}
+                raise
+
         return call_with_retry(
-            send,
+            attempt,
             clock=self._clock,
             call=call,
             key=key,
@@ -190,13 +216,13 @@ class Server:
                 getattr(client, "connection_pool", client).disconnect(inuse_connections=False)
             raise
         except AttributeError as error:
-            if not hasattr(client, "get_primaries"):
+            if not is_cluster(client):
                 raise
             # redis-py does not know nodes without slots, and cannot follow the first slot that moves to a new node.
             raise ClusterDownError("CLUSTERDOWN a slot is moving to a node that has none yet") from error
 
     def _reach(self, ttl_ms: int | None = None) -> Any:
-        """Return what sends commands, made at its first use. Check once whether its server may evict leases."""
+        """Return what sends commands, made at its first use."""
         client = self._client
         if client is None:
             waits = _wait_ms(None if self._set_wait_ms is not None else ttl_ms)
@@ -205,18 +231,30 @@ class Server:
                 with self._lock:
                     client = self._ours.get(waits) or self._connect(waits)
                     self._ours[waits] = client
-        if not self._checked:
-            memory: Mapping[str, Any] = {}
-            with suppress(ResponseError):  # INFO is not permitted
-                memory = _facts(primaries(client)[0].execute_command("INFO", "memory"))
-            self._checked = True
-            _warn_of_eviction(memory)
         return client
 
     def _connect(self, waits: int) -> Any:
-        if self._cluster:
-            return _client(self._url, cluster=True, waits=waits, credentials=self._credentials)
-        return Connections(self._url, _never_repeating(self._url, waits, self._credentials), self._clock)
+        assert self._address is not None, "a given client needs no other"  # noqa: S101 - for the type checker
+        if self._address.cluster:
+            return _client(self._address, waits=waits, credentials=self._credentials)
+        kind = ConnectionPool if self._credentials is None else LoginPool
+        given = _never_repeating(self._address, waits, self._credentials)
+        return Connections(kind.from_url(self._address.url, **given), self._clock)
+
+    def _check_eviction(self, client: Any, name: bytes) -> None:
+        """Ask once whether the server may evict leases: the node that has just answered about this name."""
+        if self._checked:
+            return
+        memory: Mapping[str, Any] = {}
+        try:
+            node = client.get_redis_connection(client.get_node_from_key(name)) if is_cluster(client) else client
+            memory = _facts(node.execute_command("INFO", "memory"))
+        except ResponseError:  # INFO is not permitted
+            pass
+        except ERRORS:  # the next call asks
+            return
+        self._checked = True
+        _warn_of_eviction(memory)
 
 
 def _told(argument: Argument, repeated: bool) -> bytes:  # noqa: FBT001 - given by position, as everything here
@@ -228,23 +266,40 @@ def _told(argument: Argument, repeated: bool) -> bytes:  # noqa: FBT001 - given 
     return argument if isinstance(argument, bytes) else argument(repeated)
 
 
-def _never_repeating(url: str, waits: int, credentials: CredentialProvider | None) -> dict[str, Any]:
+def _never_repeating(address: ServerAddress, waits: int, credentials: CredentialProvider | None) -> dict[str, Any]:
     """Return the settings of a client that repeats no command (R9: unknown outcome)."""
-    found = settings(url, waits) | {"retry": Retry(NoBackoff(), 0)}
+    found = settings(address.url, waits) | {"retry": Retry(NoBackoff(), 0)}
     return found if credentials is None else found | {"credential_provider": credentials}
 
 
-def _client(url: str, *, cluster: bool, waits: int, credentials: CredentialProvider | None) -> Client:
-    """Make a client of redis-py. For a cluster this requests its slots."""
-    given = _never_repeating(url, waits, credentials)
-    if not cluster:
-        return redis.Redis.from_url(url, **given)
+def _client(address: ServerAddress, *, waits: int, credentials: CredentialProvider | None) -> Client:
+    """Make a client of redis-py. For a cluster this requests its slots, of one seed after the other."""
+    given = _never_repeating(address, waits, credentials)
+    if not address.cluster:
+        kind = ConnectionPool if credentials is None else LoginPool
+        return redis.Redis.from_pool(kind.from_url(address.url, **given))
+    if credentials is not None:
+        given["connection_pool_class"] = LoginPool
+    others = [ClusterNode(*seed) for seed in address.seeds[1:]]  # type: ignore[no-untyped-call]
     try:
-        return RedisCluster.from_url(url, **given)
+        return _LateCommands.from_url(address.url, startup_nodes=others, **given)
     except RedisClusterException as error:
         if isinstance(cause := refusal(error), REFUSED):
             raise cause from error
-        raise
+        tried = ", ".join(f"{host}:{port}" for host, port in address.seeds)
+        raise RedisClusterException(f"of the cluster's nodes, {tried} was tried. {error}") from error
+
+
+class _LateCommands(RedisCluster):
+    """redis-py's client, which asks for the server's commands only when one is sent whose keys it cannot tell.
+
+    Its own constructor sends COMMAND to the primary of the first slot, and no key can be reached while that is away.
+    """
+
+    def command(self, **options: Any) -> Any:
+        if not hasattr(self, "commands_parser"):  # the constructor asks
+            return {}
+        return super().command(**options)
 
 
 def client_from_env(environ: Mapping[str, str] | None = None) -> Client:
@@ -258,8 +313,7 @@ def client_from_env(environ: Mapping[str, str] | None = None) -> Client:
     credentials: CredentialProvider | None = None
     if password is not None:
         url, credentials = without_login(url, password)
-    url, cluster, _ = read_url(url)
-    return _client(url, cluster=cluster, waits=_CLIENT_WAITS_MS, credentials=credentials)
+    return _client(read_url(url), waits=_CLIENT_WAITS_MS, credentials=credentials)
 
 
 def _facts(info: Any) -> Mapping[str, Any]:
