@@ -26,7 +26,7 @@ from incumbent.commands.terminal import (
     printer,
     provider_of,
 )
-from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.invocations import (
@@ -79,10 +79,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return BAD
     except TimeoutError as error:
         return fail(str(error), BAD)
-    except StoredFormatUnknown as error:
+    except (StoredFormatUnknown, ListIncomplete) as error:
         if not error.skipped:
             return fail(str(error), USAGE)
-        fail(f"{len(error.skipped):,} of the records could not be read, and were left as they are:", BAD)
+        if isinstance(error, ListIncomplete):
+            fail("keys are missing, since not all of the store could be asked:", BAD)
+        else:
+            fail(f"{len(error.skipped):,} of the records could not be read, and were left as they are:", BAD)
         for each in error.skipped[:MAX_SKIPPED]:
             complain(f"  {each}")
         if len(error.skipped) > MAX_SKIPPED:

@@ -70,7 +70,8 @@ M10  Cost: an uncontended run is two requests, ``claim`` and ``settle``.
 M11  One retry authority: a source retries until it was told "accepted"; from then on the mailbox does. The package
      keeps this rule, not the store.
 M12  Format: every stored record carries a version; an unknown version raises ``StoredFormatUnknown``. A listing skips
-     the records that it cannot read, goes on, and raises the error at the end with what it skipped.
+     the records that it cannot read, goes on, and raises the error at the end with what it skipped. Where parts of
+     the store give no answer (R9), it may list the others, and then raises ``ListIncomplete``.
 M13  Never past the end: no renewal after the invocation's deadline or after a loss. The package keeps this rule, not
      the store.
 

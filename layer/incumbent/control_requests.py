@@ -13,7 +13,7 @@ from incumbent.backends import is_control, is_lease_provider, is_mailbox
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import Control, LeaseProvider, Mailbox
 from incumbent.controlling import wake_if_due
-from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
 from incumbent.keyspaces import check_keyspace, is_in_keyspace, split_key
 from incumbent.policies import policy_in_force
 from incumbent.reporting import describe
@@ -164,7 +164,7 @@ def _keys(store: Control, said: Object) -> Object:
                     more = True
                     break
                 found.append(_object(each))
-    except StoredFormatUnknown as error:
+    except (StoredFormatUnknown, ListIncomplete) as error:
         unread = [str(each) for each in error.skipped] or [str(error)]
     keyspaces = [] if in_keyspace else sorted(others)[:_MAX_KEYSPACES]
     return {"v": VERSION, "keys": found, "more": more, "unread": unread, "there": in_keyspace, "keyspaces": keyspaces}

@@ -220,7 +220,8 @@ def keys(
     Redis this looks through all names of the store. A key whose lease was taken by hand and that stores no message may
     be missing.
 
-    Raises ``ConfigurationError`` and ``LeaseUnavailable``, and ``StoredFormatUnknown`` after the last (M12).
+    Raises ``ConfigurationError`` and ``LeaseUnavailable``, and after the last ``StoredFormatUnknown`` (M12) or
+    ``ListIncomplete``, for what is missing.
     """
     check_limit(limit)
     space = function_name(target) if keyspace is None else check_keyspace(keyspace)

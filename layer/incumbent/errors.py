@@ -9,6 +9,7 @@
     ├── LeaseBusy               another invocation owns the key and when_busy is "reject"; the source retries
     ├── DuplicateMessage        a task of a state machine ran before, and its result is not kept; catch it
     ├── LeaseUnavailable        the store could not be reached, or the outcome is unknown (R9); retry
+    │   └── ListIncomplete      parts of the store gave a listing no answer; it has listed the others
     ├── LeaseLost               the lease ended before the run did; nothing was settled (R3)
     ├── MailboxFull             the key stores as many messages as allowed; nothing was stored (M7)
     ├── MessageTooLarge         the message is larger than allowed; nothing was stored (M7)
@@ -75,6 +76,24 @@ class LeaseUnavailable(IncumbentError):
     """
 
 
+class ListIncomplete(LeaseUnavailable):
+    """Parts of the store gave a listing no answer; raised after what the others list (R9).
+
+    ``skipped`` has one error for each part, such as a primary of a Redis cluster or a slot that moves, and then one for
+    each record that could not be read (M12).
+    """
+
+    def __init__(self, message: str, *, skipped: Sequence[IncumbentError] = ()) -> None:
+        """Keep what the listing skipped."""
+        super().__init__(message)
+        self.skipped = tuple(skipped)
+
+    @classmethod
+    def of(cls, skipped: Sequence[IncumbentError]) -> "ListIncomplete":
+        """Make the error of a listing that skipped the parts and records of these errors."""
+        return cls(f"keys are missing from this list: {_named(skipped)}", skipped=skipped)
+
+
 class LeaseLost(IncumbentError):
     """The owner no longer holds the key; the messages that it would have settled are still stored (R3).
 
@@ -132,10 +151,7 @@ class StoredFormatUnknown(IncumbentError):
         """Make the error of a listing that skipped the records of these errors."""
         message = str(skipped[0])
         if len(skipped) > 1:
-            more = len(skipped) - _NAMED
-            message = f"{len(skipped):,} records cannot be read and are missing from this list: " + "; ".join(
-                [*map(str, skipped[:_NAMED]), *([f"and {more:,} more"] if more > 0 else [])]
-            )
+            message = f"{len(skipped):,} records cannot be read and are missing from this list: {_named(skipped)}"
         return cls(message, key=skipped[0].key, skipped=skipped, readable=readable)
 
 
@@ -175,3 +191,9 @@ class RetryLater(IncumbentError):
         super().__init__(f"{reason}: again in {after_ms} ms")
         self.after_ms = after_ms
         self.scope = scope
+
+
+def _named(skipped: Sequence[IncumbentError]) -> str:
+    """Return the texts of errors in one text, the first ten and how many more there are."""
+    more = len(skipped) - _NAMED
+    return "; ".join([*map(str, skipped[:_NAMED]), *([f"and {more:,} more"] if more > 0 else [])])

@@ -62,7 +62,8 @@ class Fact:
 
     ``dead`` is a message that moved to the dead letters. ``orphan`` is a key that the sweeper found, of function
     ``target``; only the first of each target that could not be woken gives the reason, in ``error``. ``swept`` ends
-    every pass of the sweeper: it has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the oldest.
+    every pass of the sweeper: it has no key, ``waiting`` is how many orphans there were, ``ms`` the age of the oldest,
+    ``error`` what the pass could not list.
     """
 
     fact: FactName

@@ -6,11 +6,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import Protocol, TypeGuard, TypeVar
+from typing import Protocol, TypeAlias, TypeGuard, TypeVar
 
 from incumbent.backends import is_archive, is_lease_provider, is_mailbox
 from incumbent.contract import Archive, LeaseProvider, Mailbox
-from incumbent.errors import ConfigurationError, MailboxFull, StoredFormatUnknown
+from incumbent.errors import ConfigurationError, ListIncomplete, MailboxFull, StoredFormatUnknown
 from incumbent.keyspaces import is_in_keyspace, split_key
 from incumbent.observe import Fact
 from incumbent.sweeper import sweep
@@ -19,6 +19,8 @@ from incumbent.values import DeadLetter
 from incumbent.wakers import Wake, Waker
 
 T = TypeVar("T")
+Unread: TypeAlias = StoredFormatUnknown | ListIncomplete
+"""What a listing raises at its end, of what is missing from it."""
 Say = Callable[[str], None]
 
 EVERYTHING = 10_000
@@ -52,7 +54,7 @@ def list_letters(
 
     Returns whether the keyspace that was named has any; where it has none, ``complain`` is told which keyspaces there
     are (with ``as_json`` only if it is given). Raises ``StoredFormatUnknown`` at the end for letters that could not be
-    read.
+    read, or ``ListIncomplete``.
     """
     letters, unread = _read(islice(_letters(store, key, keyspace), limit + 1))
     for letter in letters[:limit]:
@@ -114,7 +116,7 @@ def purge(store: Store, say: Say, *, key: str, message_ids: Sequence[str]) -> bo
     return len(gone) == len(message_ids)
 
 
-def all_of(store: Store, key: str, skipped: list[StoredFormatUnknown] | None = None) -> list[str]:
+def all_of(store: Store, key: str, skipped: list[Unread] | None = None) -> list[str]:
     """Return the ids of a key's dead letters, the longest dead first.
 
     Raises ``StoredFormatUnknown`` if some cannot be read, or adds it to ``skipped`` and returns the others.
@@ -130,7 +132,7 @@ def all_of(store: Store, key: str, skipped: list[StoredFormatUnknown] | None = N
 def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) -> bool:
     """Sweep once and print what was found; without a waker only list. Return whether all targets were woken.
 
-    Raises ``StoredFormatUnknown`` at the end for keys that could not be read.
+    Raises ``StoredFormatUnknown`` at the end for keys that could not be read, or ``ListIncomplete``.
     """
     if waker is None:
         orphans, unread = _read(store.orphans(limit))
@@ -153,7 +155,7 @@ def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) ->
     unread = None
     try:
         sweep(store, waker, limit=limit, observers=[told])
-    except StoredFormatUnknown as error:
+    except (StoredFormatUnknown, ListIncomplete) as error:
         unread = error
     names = {"untargeted": "without a target"}
     said = ", ".join(f"{fates[fate]} {names.get(fate, fate)}" for fate in FATES if fates[fate])
@@ -202,13 +204,13 @@ def similar_first(wanted: str, known: Iterable[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def _read(listing: Iterable[T]) -> tuple[list[T], StoredFormatUnknown | None]:
+def _read(listing: Iterable[T]) -> tuple[list[T], Unread | None]:
     """Return the readable part of a listing, and the error at its end for the rest."""
     found: list[T] = []
     try:
         for each in listing:
             found.append(each)  # noqa: PERF402 - what came before an error counts
-    except StoredFormatUnknown as error:
+    except (StoredFormatUnknown, ListIncomplete) as error:
         return found, error
     return found, None
 
@@ -239,7 +241,7 @@ def _start(store: Store, say: Say, key: str, target: str | None, make_waker: Cal
     later = "the next message of the key, or the sweeper, starts it"
     known = target
     if not known:
-        with suppress(StoredFormatUnknown):  # of other keys
+        with suppress(StoredFormatUnknown, ListIncomplete):  # of other keys
             known = next((each.target for each in store.orphans(EVERYTHING) if each.key == key), None)
     if not known:
         say(f"no function was woken, since no target is known (--target names one): {later}")

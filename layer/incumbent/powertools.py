@@ -38,7 +38,8 @@ _MEASURED: Mapping[FactName, Mapping[str, str]] = {
     "swept": {"OrphansFound": "waiting", "OldestWaitingMs": "ms"},
 }
 _MEASURES = frozenset(name for each in _MEASURED.values() for name in each)
-METRICS = frozenset({*_COUNTED.values(), *_ENDED.values(), *_MEASURES})
+_INCOMPLETE = "SweepIncomplete"
+METRICS = frozenset({*_COUNTED.values(), *_ENDED.values(), *_MEASURES, _INCOMPLETE})
 """The names of all metrics."""
 
 _FLAGS_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
@@ -146,6 +147,8 @@ def measured(fact: Fact) -> dict[str, int]:
     """Return the metrics of a fact, by name: whole milliseconds if the name ends in ``Ms``, else a count."""
     counted = _ENDED.get(fact.outcome or "") if fact.fact == "run_ended" else _COUNTED.get(fact.fact)
     numbers = {name: getattr(fact, field) for name, field in _MEASURED.get(fact.fact, {}).items()}
+    if fact.fact == "swept" and fact.error is not None:
+        numbers[_INCOMPLETE] = 1
     return ({counted: 1} if counted else {}) | {name: said for name, said in numbers.items() if said is not None}
 
 

@@ -17,7 +17,7 @@ from incumbent import observe, powertools
 from incumbent.backends import is_mailbox, resolve_lease_provider
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, Mailbox
-from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
 from incumbent.observe import Fact, Observer, log_fact, tell
 from incumbent.providers import from_env
 from incumbent.retry import search_until
@@ -86,11 +86,14 @@ class _Memory:
         self._keys: dict[tuple[str, str], _Tried] = {}
         self._targets: dict[str, _Tried] = {}
 
-    def compare(self, listed: Sequence[Orphan], now_ms: int, *, complete: bool) -> None:
-        """Forget the keys and targets that have made progress. ``complete``: the listing left no orphan out."""
+    def compare(self, listed: Sequence[Orphan], now_ms: int, *, complete: bool, gaps: bool) -> None:
+        """Forget the keys and targets that have made progress.
+
+        ``complete``: the listing left no orphan out. ``gaps``: it left some out, whatever their age.
+        """
         since = {_name(orphan): now_ms - orphan.age_ms for orphan in listed}
         # Keys are tried in the order of the listing: where a newer one is in it, those that were tried would be too.
-        whole = {target for target, key in since if (target, key) not in self._keys}
+        whole = set[str]() if gaps else {target for target, key in since if (target, key) not in self._keys}
         for name, tried in list(self._keys.items()):
             moved = since[name] > tried.woken_ms if name in since else complete or name[0] in whole
             if moved:
@@ -203,8 +206,8 @@ def sweep(
     wakes fail three times in a pass, and never work in it, gets no further wakes in that pass.
 
     Observers get a fact for each orphan, with the first error of each target, and one for the end of the pass
-    (``swept``), even if it found nothing. Raises what ``orphans`` raises; ``StoredFormatUnknown``, which concerns a few
-    keys only, is raised after all others were served.
+    (``swept``), even if it found nothing. Raises what ``orphans`` raises; ``StoredFormatUnknown`` and
+    ``ListIncomplete``, which concern only some of the keys, are raised after all others were served.
 
     Does not guarantee that the woken function makes progress. Watch the age of the oldest orphan: it grows while a
     function makes no progress.
@@ -215,7 +218,7 @@ def sweep(
         check_ms("budget_ms", budget_ms, 0, MAX_TTL_MS)
     began = clock.now()
     listed: list[Orphan] = []
-    unread: StoredFormatUnknown | None = None
+    left_out: StoredFormatUnknown | ListIncomplete | None = None
     found_by = None if budget_ms is None else began.plus(budget_ms // 2)
     try:
         with search_until(found_by):
@@ -223,12 +226,14 @@ def sweep(
                 listed.append(orphan)
                 if found_by is not None and clock.now().until(found_by) <= 0:
                     break
-    except StoredFormatUnknown as cause:
-        unread = cause
+    except (StoredFormatUnknown, ListIncomplete) as cause:
+        left_out = cause
     in_time = found_by is None or clock.now().until(found_by) > 0
+    gaps = isinstance(left_out, ListIncomplete)
     now_ms = clock.now().wall_ms
     memory = _memory(mailbox)
-    memory.compare(listed, now_ms, complete=in_time and len(listed) < limit * LOOK_AHEAD)
+    complete = in_time and not gaps and len(listed) < limit * LOOK_AHEAD
+    memory.compare(listed, now_ms, complete=complete, gaps=gaps)
     this = _Pass(waker, memory, listed, limit=limit, now_ms=now_ms)
     for orphan in shared(sorted(listed, key=memory.times)):
         over = budget_ms is not None and began.until(clock.now()) >= budget_ms
@@ -236,9 +241,10 @@ def sweep(
         tell(observers, _fact(orphan, fate, error, clock))
     memory.keep(this.tried, now_ms)
     oldest_ms = max((orphan.age_ms for orphan in listed), default=0)
-    tell(observers, Fact(fact="swept", key="", t_ms=clock.now().wall_ms, waiting=len(listed), ms=oldest_ms))
-    if unread is not None:
-        raise unread
+    said = None if left_out is None else str(left_out)
+    tell(observers, Fact(fact="swept", key="", t_ms=clock.now().wall_ms, waiting=len(listed), ms=oldest_ms, error=said))
+    if left_out is not None:
+        raise left_out
     return Swept(
         found=len(listed),
         oldest_ms=oldest_ms,

@@ -1,7 +1,7 @@
 """A Redis cluster of three primaries and three replicas whose nodes die, freeze, join, and pass slots on."""
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -9,10 +9,15 @@ from valkey.backoff import NoBackoff
 from valkey.cluster import ValkeyCluster
 from valkey.retry import Retry
 
+from incumbent.cli import main
+from incumbent.errors import LeaseUnavailable, ListIncomplete
+from incumbent.observe import Fact
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import Names
-from incumbent.testing.redis_cluster import SLOTS, Cluster, redis_cluster, slot_of
-from incumbent.values import Failure, Message, Origin, Routed
+from incumbent.sweeper import sweep
+from incumbent.testing.redis_cluster import SLOTS, Cluster, Node, redis_cluster, slot_of
+from incumbent.values import Failure, KeyStatus, Message, Origin, Orphan, Routed
+from incumbent.wakers import Wake
 
 TTL_MS = 30_000
 KEYS = 90
@@ -54,6 +59,22 @@ def orphans_of(provider: RedisProvider) -> set[str]:
     return {orphan.key for orphan in provider.orphans(1_000)}
 
 
+def of_a_part(listing: Iterable[KeyStatus | Orphan]) -> tuple[set[str], ListIncomplete | None]:
+    """The keys of the parts of the store that answer, and what is told of the others."""
+    found: set[str] = set()
+    try:
+        for each in listing:
+            found.add(each.key)
+    except ListIncomplete as error:
+        return found, error
+    return found, None
+
+
+def keys_of(cluster: Cluster, node: Node) -> set[str]:
+    """The keys of a primary."""
+    return {key for key in keys() if cluster.primary_of(slot(key)) is node}
+
+
 def slot(key: str) -> int:
     """The slot of a key's records."""
     return slot_of(Names(PREFIX).of(key)[0].decode())
@@ -88,3 +109,86 @@ class TestListing:
             assert orphans_of(provider) == set(keys())
             cluster.fail_over(cluster.primaries[1])
             assert orphans_of(provider) == set(keys())
+
+
+class TestParts:
+    """Keys of the parts of a store that answer are served, though another part does not."""
+
+    @pytest.fixture
+    def cluster(self) -> Iterator[Cluster]:
+        """A cluster that serves the slots of its primaries, though those of another are not served."""
+        with redis_cluster({"cluster-require-full-coverage": "no"}) as started:
+            yield started
+
+    def test_sweep_serves_the_others_while_a_primary_is_silent(self, cluster: Cluster) -> None:
+        """Neither it nor its replica: what they hold is named in the error, in a fact and so in a metric."""
+        silent = cluster.primaries[2]
+        there = set(keys()) - keys_of(cluster, silent)
+        woken: set[str] = set()
+        facts: list[Fact] = []
+
+        def wake(asked: Wake) -> None:
+            woken.add(asked.key)
+
+        with closing(RedisProvider(url=f"{cluster.url}&socket_timeout=0.2", key_prefix=PREFIX)) as provider:
+            leave_orphans(provider)
+            with ExitStack() as frozen:
+                for node in (cluster.replica_of(silent), silent):
+                    frozen.enter_context(node.frozen())
+                with pytest.raises(ListIncomplete, match=str(silent)) as raised:
+                    sweep(provider, wake, observers=[facts.append])
+                assert woken == there
+                assert facts[-1].fact == "swept"
+                assert (facts[-1].waiting, facts[-1].error) == (len(there), str(raised.value))
+                assert of_a_part(provider.keys(1_000))[0] == there
+            assert orphans_of(provider) == set(keys())
+
+    def test_search_goes_on_after_the_primary_whose_key_it_asks_for(
+        self, cluster: Cluster, provider: RedisProvider
+    ) -> None:
+        """It dies after SCAN has named its keys: one of them is asked for, and not the next."""
+        listing = iter(provider.keys(1_000))
+        first = next(listing).key
+        gone = cluster.primary_of(slot(first))
+        there = set(keys()) - keys_of(cluster, gone)
+        for node in (cluster.replica_of(gone), gone):
+            cluster.kill(node)
+        found, error = of_a_part(listing)
+        assert found == there
+        assert error is not None
+        assert len(error.skipped) == 1
+
+    def test_cluster_that_is_down_is_no_part_of_a_store(self, cluster: Cluster, provider: RedisProvider) -> None:
+        """SCAN answers, but not one key: that is said soon, and as of any store that gives no answer."""
+        for node in cluster.nodes:
+            node.client.config_set("cluster-require-full-coverage", "yes")
+        gone = cluster.primaries[0]
+        for node in (cluster.replica_of(gone), gone):
+            cluster.kill(node)
+        cluster.wait_for_state("fail")
+        with pytest.raises(LeaseUnavailable) as raised:
+            list(provider.orphans(1_000))
+        assert type(raised.value) is LeaseUnavailable
+
+    def test_only_keys_of_a_slot_that_is_left_open_are_missing(
+        self, cluster: Cluster, provider: RedisProvider, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """An abandoned reshard: some of the slot's names are here, others there."""
+        key = keys()[7]
+        source = cluster.primary_of(slot(key))
+        to = next(node for node in cluster.primaries if node is not source)
+        cluster.open_slot(slot(key), to)
+        found, error = of_a_part(provider.orphans(1_000))
+        assert found == {each for each in keys() if slot(each) != slot(key)}
+        assert error is not None
+        (skipped,) = error.skipped
+        assert f"slot {slot(key)}" in str(skipped)
+        options = ("--provider", "redis", "--redis-url", cluster.url, "--key-prefix", PREFIX)
+        assert main(["sweep", "--dry-run", *options]) == 1
+        out, err = capsys.readouterr()
+        assert f"{len(found)} orphans; no function was woken" in out
+        assert "not all of the store could be asked" in err
+        assert str(skipped) in err
+        cluster.move_keys(slot(key), source, to)
+        cluster.close_slot(slot(key), to)
+        assert orphans_of(provider) == set(keys())

@@ -9,6 +9,7 @@ from incumbent import (
     Claimed,
     ConfigurationError,
     IncumbentError,
+    ListIncomplete,
     Message,
     Origin,
     StoredFormatUnknown,
@@ -160,14 +161,17 @@ def test_keys_are_listed_by_keyspace_and_state(console: Console) -> None:
     assert (none["there"], none["keys"], none["keyspaces"]) == (False, [], ["orders"])
 
 
-def test_record_that_cannot_be_read_hides_no_other(console: Console) -> None:
-    """M12: those are listed, and it is named."""
+@pytest.mark.parametrize("kind", [StoredFormatUnknown, ListIncomplete])
+def test_what_cannot_be_listed_hides_no_other(
+    console: Console, kind: type[StoredFormatUnknown] | type[ListIncomplete]
+) -> None:
+    """M12, R9: the others are listed, and it is named."""
     console.begin("orders/a")
     found = list(console.store.keys(10))
 
     def listing(_: object) -> Any:
         yield from found
-        raise StoredFormatUnknown.of([StoredFormatUnknown("key 'orders/z': version 9", key="orders/z")])
+        raise kind.of([IncumbentError("key 'orders/z': version 9", key="orders/z")])
 
     console.store.after["keys"] = listing
     made = console.ask("keys")

@@ -386,10 +386,12 @@ class TestMetrics:
         provider.claim(KEY, "dead-owner", 1_000, Message(id="m-1", event={}))
         clock.advance(62_000)  # the ttl, the pause of what died with its run, and a minute
         sweep(provider, RecordingWaker(), observers=(lines.observer,), clock=clock)
-        nothing, found = lines.blobs
+        lines.observer(Fact(fact="swept", key="", t_ms=0, waiting=0, ms=0, error="a primary is silent"))
+        nothing, found, incomplete = lines.blobs
         assert nothing["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [[]]
         assert numbers(nothing) == [("SweeperRan", 1), ("OrphansFound", 0), ("OldestWaitingMs", 0)]
         assert numbers(found) == [("SweeperRan", 1), ("OrphansFound", 1), ("OldestWaitingMs", 60_000)]
+        assert ("SweepIncomplete", 1) in numbers(incomplete)
 
     def test_a_line_is_written_in_one_piece(self) -> None:
         """So that the heartbeat's thread, which tells of a loss, never cuts a line of the run in two."""

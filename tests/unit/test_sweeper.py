@@ -12,7 +12,9 @@ from incumbent import (
     Claimed,
     ConfigurationError,
     Failure,
+    IncumbentError,
     LeaseUnavailable,
+    ListIncomplete,
     Message,
     Origin,
     Orphan,
@@ -196,13 +198,27 @@ def test_store_that_cannot_be_asked_is_an_error() -> None:
     assert facts.told == []
 
 
-def test_record_that_cannot_be_read_hides_no_other() -> None:
-    """It comes last, after all others were woken and the pass was told (M12)."""
+@pytest.mark.parametrize("error", [StoredFormatUnknown("version 9"), ListIncomplete("a primary is silent")])
+def test_what_cannot_be_listed_hides_no_other(error: IncumbentError) -> None:
+    """It comes last, after all others were woken and the pass was told, with what it left out (M12, R9)."""
     facts, waker = Facts(), RecordingWaker()
-    with pytest.raises(StoredFormatUnknown):
-        swept(Listing([orphan(0)], fails=StoredFormatUnknown("version 9")), waker, observers=[facts])
+    with pytest.raises(type(error)):
+        swept(Listing([orphan(0)], fails=error), waker, observers=[facts])
     assert [wake.key for wake in waker.wakes] == ["orders/0"]
     assert facts.names == ["orphan", "swept"]
+    assert facts.told[-1].error == str(error)
+
+
+def test_key_that_could_not_be_listed_has_made_no_progress(clock: FakeClock) -> None:
+    """It is in a part of the store that gave no answer; another key of its target is new in the list."""
+    listing, waker = Listing([orphan(0)]), RecordingWaker()
+    for _ in range(2):
+        swept(listing, waker, clock=clock)
+    whole, listing.listed, listing.fails = listing.listed, [orphan(1)], ListIncomplete("a primary is silent")
+    with pytest.raises(ListIncomplete):
+        swept(listing, waker, clock=clock)
+    listing.listed, listing.fails = whole, None
+    assert swept(listing, waker, clock=clock).paused == 1
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, True, 1.0, "1"])

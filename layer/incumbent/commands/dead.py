@@ -4,7 +4,7 @@ import argparse
 
 from incumbent import operations
 from incumbent.commands.terminal import BAD, GOOD, add_store, complain, id_of, key_of, positive, printer, provider_of
-from incumbent.errors import ConfigurationError, StoredFormatUnknown
+from incumbent.errors import ConfigurationError
 from incumbent.wakers import LambdaWaker
 
 
@@ -57,7 +57,7 @@ def _dead_show(arguments: argparse.Namespace) -> int:
 
 
 def _dead_redrive(arguments: argparse.Namespace) -> int:
-    store, key, skipped = _store(arguments), key_of(arguments), list[StoredFormatUnknown]()
+    store, key, skipped = _store(arguments), key_of(arguments), list[operations.Unread]()
     ids = _ids(arguments, store, key, skipped)
     there = bool(ids) and operations.redrive(
         store,
@@ -73,7 +73,7 @@ def _dead_redrive(arguments: argparse.Namespace) -> int:
 
 
 def _dead_purge(arguments: argparse.Namespace) -> int:
-    store, key, skipped = _store(arguments), key_of(arguments), list[StoredFormatUnknown]()
+    store, key, skipped = _store(arguments), key_of(arguments), list[operations.Unread]()
     ids = _ids(arguments, store, key, skipped)
     there = bool(ids) and operations.purge(store, printer(), key=key, message_ids=ids)
     for each in skipped:
@@ -82,7 +82,7 @@ def _dead_purge(arguments: argparse.Namespace) -> int:
 
 
 def _ids(
-    arguments: argparse.Namespace, store: operations.Store, key: str, skipped: list[StoredFormatUnknown]
+    arguments: argparse.Namespace, store: operations.Store, key: str, skipped: list[operations.Unread]
 ) -> list[str]:
     if bool(arguments.ids) == arguments.all:
         raise ConfigurationError("give either the messages' ids or --all")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.doctor.check import Check, is_refused, text_of
-from incumbent.errors import StoredFormatUnknown
+from incumbent.errors import ListIncomplete, StoredFormatUnknown
 from incumbent.keyspaces import split_key
 from incumbent.retry import search_until
 from incumbent.validation import shown
@@ -170,7 +170,8 @@ def _waiting(store: Any, *, one_login: bool) -> Iterator[Check]:
             advice = "allow dynamodb:Query on the index orphans and dynamodb:BatchGetItem on the table to sweepers"
             yield Check.unchecked("waiting keys", found, advice)
         else:
-            yield Check.failed("waiting keys", text_of(error), "a sweeper finds nothing either: see the error")
+            misses = "misses these keys, too" if isinstance(error, ListIncomplete) else "finds nothing either"
+            yield Check.failed("waiting keys", text_of(error), f"a sweeper {misses}: see the error")
         return
     if unread is not None:
         found = f"not every record can be read: {text_of(unread)}"

@@ -127,6 +127,10 @@ class Cluster:
         """Wait until a replica is a primary, for itself and for all others."""
         wait_until(lambda: replica.is_primary and self._is_agreed(), f"{replica} was not promoted")
 
+    def wait_for_state(self, state: str) -> None:
+        """Wait until all nodes find the cluster ``ok``, or in the state ``fail``."""
+        wait_until(lambda: self._is_found(state), f"the cluster was not in the state {state}")
+
     def open_slot(self, slot: int, to: Node) -> Node:
         """Begin to move a slot, key by key as `redis-cli --cluster reshard` does. Return the node that has it."""
         source = self.primary_of(slot)
@@ -182,9 +186,13 @@ class Cluster:
         names = {node.id for node in self.nodes}
         wait_until(lambda: all(names <= _known(node) for node in self.nodes), "the nodes did not meet")
 
+    def _is_found(self, state: str) -> bool:
+        said = [node.client.execute_command("CLUSTER", "INFO") for node in self.nodes]
+        return all(f"cluster_state:{state}" in each for each in said)
+
     def _is_agreed(self) -> bool:
         """Whether all nodes find the cluster ok, and agree on who has which slots."""
-        if not all("cluster_state:ok" in node.client.execute_command("CLUSTER", "INFO") for node in self.nodes):
+        if not self._is_found("ok"):
             return False
         views = {
             str(sorted((each[0], each[1], each[2][2]) for each in node.client.execute_command("CLUSTER", "SLOTS")))

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
+from incumbent.errors import LeaseUnavailable
 from incumbent.providers.redis.answers import dead_messages, status, triples
 from incumbent.providers.redis.requests import Requests, repeated
 from incumbent.providers.redis.server import Argument
@@ -25,31 +25,31 @@ class Archives(Requests):
     def dead_letters(self, key: str | None, limit: int) -> Iterable[DeadLetter]:
         """List the dead letters of one key (M6), or of all keys, by SCAN and one request for each key.
 
-        Letters that cannot be read are skipped; ``StoredFormatUnknown`` names them after the others.
+        Letters that cannot be read are skipped, and so are primaries that do not answer: ``StoredFormatUnknown`` or
+        ``ListIncomplete`` names them after the others.
         """
         return self._dead_letters(key if key is None else check_key(key), check_limit(limit))
 
     def _dead_letters(self, key: str | None, limit: int) -> Iterator[DeadLetter]:
-        keys = self._keys_with("dead", call="dead_letters") if key is None else [key]
-        skipped: list[IncumbentError] = []
+        search = self._search("dead_letters")
+        keys = search.keys("dead") if key is None else [key]
         for each in keys:
             if limit <= 0:
                 break
             if key is None:
-                answer = self._read("letters", each, skipped, limit, call="dead_letters")
+                answer = self._read(search, "letters", each, limit, call="dead_letters")
                 if answer is None:
                     continue
             else:
                 answer = self._run("letters", each, limit, call="dead_letters")
             odd, *letters = answer.more
-            skipped += self._odd("dead_letters", each, "letters", odd)
+            search.unread += self._odd("dead_letters", each, "letters", odd)
             for message_id, meta, body in triples(letters):
                 died, _, meta_then = meta.partition(b" ")
                 (message,) = dead_messages((message_id, meta_then, body))
                 limit -= 1
                 yield DeadLetter(key=each, message=message, died_at_ms=int(died))
-        if skipped:
-            raise StoredFormatUnknown.of(skipped)
+        search.end()
 
     def redrive(self, key: str, message_id: str) -> bool:
         """Put a dead letter back at the end of its mailbox (M6)."""

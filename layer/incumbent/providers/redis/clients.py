@@ -94,20 +94,14 @@ def _retries(retry: Any) -> int:
     return count
 
 
-def primaries(client: Any) -> list[Any]:
-    """Return a client for every primary."""
-    if is_cluster(client):
-        connection = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
-        return [connection(node) for node in client.get_primaries()]
-    return [client]
-
-
-def primaries_now(client: Any) -> list[Any]:
-    """Return a client for every primary, after one request for the cluster's present nodes.
+def primaries_now(client: Any) -> dict[str, Any]:
+    """Return a client for every primary by its address, empty outside cluster mode. Ask for the cluster's nodes before.
 
     A cluster's client learns of a promoted replica, a new primary or a moved slot only by commands that it routes
     itself, which those to a given primary are not.
     """
-    if is_cluster(client):
-        client.nodes_manager.initialize()
-    return primaries(client)
+    if not is_cluster(client):
+        return {"": client}
+    client.nodes_manager.initialize()
+    connection = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
+    return {node.name: connection(node) for node in client.get_primaries()}

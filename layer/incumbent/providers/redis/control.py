@@ -71,29 +71,29 @@ class Controls(Requests):
         """List the keys that have an owner, messages or a hold, ``limit`` at most, without events.
 
         SCAN finds the keys that store messages, another those that are held, and each is asked by one request more. A
-        key whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others (M12).
+        key whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others (M12); those
+        of a primary that does not answer raise ``ListIncomplete``.
         """
         return self._keys(check_limit(limit))
 
     def _keys(self, limit: int) -> Iterator[KeyStatus]:
-        skipped: list[IncumbentError] = []
+        search = self._search("keys")
         seen: set[str] = set()
-        for key in chain(self._keys_with("mail", call="keys"), self._keys_with("hold", call="keys")):
+        for key in chain(search.keys("mail"), search.keys("hold")):
             if limit <= 0:
                 break
             if key in seen:
                 continue
             seen.add(key)
-            answer = self._read("show", key, skipped, b"", call="keys")
+            answer = self._read(search, "show", key, b"", call="keys")
             if answer is None:
                 continue
             shown, odd = self._shown(key, answer, call="keys")
-            skipped += odd
+            search.unread += odd
             if not odd and is_active(shown):
                 limit -= 1
                 yield shown
-        if skipped:
-            raise StoredFormatUnknown.of(skipped)
+        search.end()
 
     def _shown(self, key: str, answer: ScriptAnswer, *, call: str) -> tuple[KeyStatus, list[IncumbentError]]:
         """Read what ``show.lua`` tells; the errors are of messages that it could not read."""

@@ -61,6 +61,11 @@ def is_odd_record(error: BaseException | None) -> bool:
     return "WRONGTYPE" in text or broken
 
 
+def is_migrating(error: BaseException | None) -> bool:
+    """Return whether a node has refused a key because its slot is on its way to another node."""
+    return isinstance(error, TryAgainError) or (isinstance(error, ClusterError) and "TTL exhausted" in str(error))
+
+
 def classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
     """Return whether another try may help after an error, and what to do about it."""
     text = str(error)
@@ -75,9 +80,9 @@ def classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one li
             return False, "the server's memory is full: nothing was changed; make room, or raise maxmemory"
         case ReadOnlyError():
             return True, "this server is a replica: give the address of the primary"
-        case TryAgainError() | ClusterDownError() | SlotNotCoveredError():
-            return True, "the cluster is being rearranged: nothing was changed; try again later"
-        case ClusterError() if "TTL exhausted" in text:  # redis-py's error after TRYAGAIN
+        case _ if is_migrating(error):
+            return True, "the slot of this key is being moved to another node: nothing was changed; try again later"
+        case ClusterDownError() | SlotNotCoveredError():
             return True, "the cluster is being rearranged: nothing was changed; try again later"
         case AskError():
             return False, "this server is a node of a cluster: add cluster=true to the URL, or give a RedisCluster"

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from incumbent.clock import Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import IncumbentError, StoredFormatUnknown
+from incumbent.errors import StoredFormatUnknown
 from incumbent.providers.redis.answers import (
     ScriptAnswer,
     dead_messages,
@@ -21,7 +21,8 @@ from incumbent.providers.redis.answers import (
 )
 from incumbent.providers.redis.names import COMPANIONS
 from incumbent.providers.redis.requests import Requests, told_fence
-from incumbent.providers.redis.server import Argument, ScanPlace
+from incumbent.providers.redis.search import ScanPlace
+from incumbent.providers.redis.server import Argument
 from incumbent.providers.shared import (
     check_claim,
     check_note,
@@ -284,16 +285,17 @@ class Mailboxes(Requests):
         """Find keys with due messages and no live owner, ``limit`` at most (M8).
 
         SCAN finds the keys, and each is asked by one request more: oldest first of those that there is time for. A key
-        whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others.
+        whose records cannot be read is left out, and raises ``StoredFormatUnknown`` after the others; those of a
+        primary that does not answer raise ``ListIncomplete``.
         """
         return self._orphans(check_limit(limit))
 
     def _orphans(self, limit: int) -> Iterator[Orphan]:
         found: list[tuple[int, str, str | None, int]] = []
         latest = 0
-        skipped: list[IncumbentError] = []
-        for key in self._keys_with("mail", call="orphans", place=self._sought):
-            answer = self._read("orphan", key, skipped, call="orphans")
+        search = self._search("orphans", place=self._sought)
+        for key in search.keys("mail"):
+            answer = self._read(search, "orphan", key, call="orphans")
             if answer is not None and answer.word == b"orphan":
                 since, now, waiting = map(int, answer.numbers)
                 latest = max(latest, now)
@@ -303,8 +305,7 @@ class Mailboxes(Requests):
             for since, key, target, waiting in sorted(found, key=lambda each: each[:2])
         )
         yield from islice(shared(oldest_first), limit)
-        if skipped:
-            raise StoredFormatUnknown.of(skipped)
+        search.end()
 
 
 def _own(answer: ScriptAnswer, owner: str, ttl_ms: int, message_id: str, body: str | None) -> Claimed:

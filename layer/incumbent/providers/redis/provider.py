@@ -8,7 +8,7 @@ from incumbent.providers.redis.clients import Client
 from incumbent.providers.redis.control import Controls
 from incumbent.providers.redis.leases import Leases
 from incumbent.providers.redis.mailbox import Mailboxes
-from incumbent.providers.redis.server import ScanPlace
+from incumbent.providers.redis.search import ScanPlace
 
 
 class RedisProvider(Leases, Mailboxes, Controls, Archives):

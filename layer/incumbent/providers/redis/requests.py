@@ -1,15 +1,15 @@
 """What all calls of the provider share: running a script on a key, and reading its answer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from incumbent.clock import Clock, Moment
-from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
+from incumbent.errors import IncumbentError
 from incumbent.providers.redis.answers import ScriptAnswer, read, unreadable
 from incumbent.providers.redis.clients import Client
-from incumbent.providers.redis.explanations import is_odd_record
 from incumbent.providers.redis.names import Names
-from incumbent.providers.redis.server import Argument, ScanPlace, Server
+from incumbent.providers.redis.search import ScanPlace, Search
+from incumbent.providers.redis.server import Argument, Server
 
 
 def repeated(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`
@@ -69,19 +69,12 @@ class Requests:
         )
         return read(sent, raw, call=call, key=key)
 
-    def _read(
-        self, name: str, key: str, skipped: list[IncumbentError], *arguments: Argument, call: str
-    ) -> ScriptAnswer | None:
-        """Run a script that reads one key of many. A key that cannot be read is noted in ``skipped``."""
-        try:
-            return self._run(name, key, *arguments, call=call)
-        except StoredFormatUnknown as error:
-            skipped.append(error)
-        except LeaseUnavailable as error:
-            if not is_odd_record(error.__cause__):
-                raise
-            skipped.append(error)
-        return None
+    def _search(self, call: str, *, place: ScanPlace | None = None) -> Search:
+        return Search(self._server, self._names, call=call, place=place)
+
+    def _read(self, search: Search, name: str, key: str, *arguments: Argument, call: str) -> ScriptAnswer | None:
+        """Run a script that reads one key of many; what cannot be read is noted in the search."""
+        return search.read(key, lambda: self._run(name, key, *arguments, call=call))
 
     @staticmethod
     def _odd(call: str, key: str, record: str, odd: Sequence[bytes]) -> list[IncumbentError]:
@@ -90,10 +83,3 @@ class Requests:
             unreadable(call, record, message_id, version, key=key)
             for message_id, version in zip(odd[::2], odd[1::2], strict=True)
         ]
-
-    def _keys_with(self, companion: str, *, call: str, place: ScanPlace | None = None) -> Iterator[str]:
-        """Find the keys that have this companion."""
-        for name in self._server.scan(self._names.pattern(companion), call=call, place=place):
-            key = self._names.key_of(name, companion)
-            if key is not None:
-                yield key

@@ -1,12 +1,11 @@
-"""Requests to one Redis or Valkey server or cluster: which client sends them, tries, and searches for keys."""
+"""Requests to one Redis or Valkey server or cluster: which client sends them, and how often they are tried."""
 
 import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import redis
@@ -14,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool
 from redis.credentials import CredentialProvider
-from redis.exceptions import ClusterDownError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, ResponseError, TryAgainError
 from redis.retry import Retry
 
 from incumbent.clock import Clock, Moment
@@ -43,14 +42,6 @@ _SHORTER_WAIT = "Give the client a shorter socket_timeout, a tenth of the ttl or
 
 Argument: TypeAlias = str | bytes | int | Callable[[bool], bytes]
 """What a script is told. A function is told whether the request may be a repetition (R9), and returns the argument."""
-
-
-@dataclass(slots=True)
-class ScanPlace:
-    """Where a search of all keys has stopped: at which primary, with which cursor."""
-
-    node: int = 0
-    cursor: int = 0
 
 
 class Server:
@@ -133,39 +124,20 @@ class Server:
         """Refuse a ttl that is shorter than the wait that the URL or the client sets."""
         check_wait(self._set_wait_ms, ttl_ms, advice=_SHORTER_WAIT)
 
-    def scan(self, pattern: str, *, call: str, place: ScanPlace | None = None) -> Iterator[bytes]:
-        """Find names by SCAN on every primary, each once; never blocks the server for long.
+    def nodes(self, *, call: str, key: str) -> dict[str, Any]:
+        """Return a client for each primary by its address, as the cluster is now. Raises ``LeaseUnavailable``."""
+        found: dict[str, Any] = self._ask(lambda *_: primaries_now(self._reach()), call=call, key=key)
+        return found
 
-        A name that comes or goes meanwhile may or may not be found. Raises ``LeaseUnavailable``. ``place`` is where to
-        begin, and where the search has stopped when it took too long (`incumbent.retry.search_until`).
-        """
-        place = place or ScanPlace()
-        seen: set[bytes] = set()
-        nodes = list(enumerate(self._ask(lambda *_: primaries_now(self._reach()), call=call, key=pattern)))
-        begins = place.node % len(nodes)
-        rounds = nodes[begins:] + nodes[:begins]
-        if place.cursor:
-            rounds.append(nodes[begins])  # for what lies before the place
-        for number, node in rounds:
-            cursor, place.cursor = place.cursor, 0
-            while True:
-                words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-                answer = self._ask(
-                    lambda *_, node=node, words=words: self._send(node, *words),
-                    call=call,
-                    key=pattern,
-                )
-                cursor, names = int(answer[0]), answer[1]
-                for name in names:
-                    if name not in seen:
-                        seen.add(name)
-                        yield name
-                if search_is_over(self._clock):
-                    place.node, place.cursor = (number, cursor) if cursor else ((number + 1) % len(nodes), 0)
-                    return
-                if not cursor:
-                    break
-        place.node = 0
+    def scan(self, node: Any, pattern: str, cursor: int, *, call: str) -> tuple[int, Sequence[bytes]]:
+        """Ask a primary for names by one SCAN. Return the next cursor and the names. Raises ``LeaseUnavailable``."""
+        words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+        cursor, names = self._ask(lambda *_: self._send(node, *words), call=call, key=pattern)
+        return int(cursor), names
+
+    def search_is_over(self) -> bool:
+        """Whether a search has taken as long as it may (`incumbent.retry.search_until`)."""
+        return search_is_over(self._clock)
 
     def close(self) -> None:
         """Close the connections that this object has opened. A later call opens them again."""
@@ -219,7 +191,7 @@ class Server:
             if not is_cluster(client):
                 raise
             # redis-py does not know nodes without slots, and cannot follow the first slot that moves to a new node.
-            raise ClusterDownError("CLUSTERDOWN a slot is moving to a node that has none yet") from error
+            raise TryAgainError("TRYAGAIN the slot is moving to a node that has none yet") from error
 
     def _reach(self, ttl_ms: int | None = None) -> Any:
         """Return what sends commands, made at its first use."""
