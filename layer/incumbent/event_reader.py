@@ -175,7 +175,7 @@ class EventReader:
     def _ends(self, context: Any) -> Moment | None:
         """Return when the invocation times out, on both clocks; ``None`` if the context does not say."""
         remaining = getattr(context, "get_remaining_time_in_millis", None)
-        if not callable(remaining):
+        if remaining is None:
             return None
         left_ms, stop_before_ms = remaining(), self._options.settings.stop_before_ms
         if stop_before_ms is not None and left_ms <= stop_before_ms and not self._one_of_several:

@@ -24,6 +24,7 @@ from incumbent import (
 from incumbent.providers.memory import MemoryProvider
 from incumbent.sweeper import Swept, sweep
 from incumbent.testing.clock import FakeClock
+from incumbent.validation import MAX_TTL_MS
 from incumbent.wakers import Waker
 from tests.unit.stage import ARN, Facts, RecordingWaker
 
@@ -221,12 +222,18 @@ def test_key_that_could_not_be_listed_has_made_no_progress(clock: FakeClock) -> 
     assert swept(listing, waker, clock=clock).paused == 1
 
 
-@pytest.mark.parametrize("limit", [0, -1, 10_001, True, 1.0, "1"])
-def test_limit_that_makes_no_sense_is_refused(limit: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("limit", value) for value in (0, -1, 10_001, True, 1.0, "1")),
+        *(("budget_ms", value) for value in (-1, MAX_TTL_MS + 1, True, 1.0, "1")),
+    ],
+)
+def test_bound_that_makes_no_sense_is_refused(name: str, value: Any) -> None:
     """Before anything is asked."""
     listing = Listing([orphan(0)])
-    with pytest.raises(ConfigurationError, match="limit"):
-        swept(listing, RecordingWaker(), limit=limit)
+    with pytest.raises(ConfigurationError, match=name):
+        swept(listing, RecordingWaker(), **{name: value})
     assert listing.limits == []
 
 
