@@ -93,6 +93,7 @@ def call_with_retry(
     waits_ms: float,
     errors: tuple[type[Exception], ...],
     classify_error: Callable[[Exception], tuple[bool, str]],
+    passes: Callable[[Exception], bool] | None = None,
     first_try: int = 1,
     give_up_at: Moment | None = None,
 ) -> T:
@@ -100,8 +101,9 @@ def call_with_retry(
 
     ``send`` gets the number of the try and the time at which it is sent (R12: deadline). ``waits_ms`` is how long its
     client waits for a connection, and again for an answer. ``classify_error`` returns whether another try may help
-    after an error, and what to do about it. ``first_try`` is 2 if the vendor's client repeats requests, since then
-    even the first try may be a repetition. No try begins whose answer could come after ``give_up_at``.
+    after an error, and what to do about it. Tries are not counted while an error ``passes`` by itself. ``first_try`` is
+    2 if the vendor's client repeats requests, since then even the first try may be a repetition. No try begins whose
+    answer could come after ``give_up_at``.
 
     Raises ``LeaseUnavailable`` from the vendor's error: the call may or may not have taken effect.
     """
@@ -122,9 +124,11 @@ def call_with_retry(
         except errors as error:
             again, advice = classify_error(error)
             failed = error
-            pause_ms = random.randint(PAUSE_MS // 2, PAUSE_MS << (number - first_try))  # noqa: S311 - jitter
+            failures = number - first_try + 1
+            pause_ms = random.randint(PAUSE_MS // 2, PAUSE_MS << min(failures, MAX_TRIES) - 1)  # noqa: S311 - jitter
             late = began.until(clock.now()) + pause_ms >= budget_ms(ttl_ms)
-            if not again or late or number - first_try + 1 >= MAX_TRIES:
+            enough = failures >= MAX_TRIES and not (passes and passes(error))
+            if not again or late or enough:
                 raise LeaseUnavailable(
                     f"{call} of key {key!r}: the store gave no answer ({type(error).__name__}: {error}); {advice}",
                     key=key,

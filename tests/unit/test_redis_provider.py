@@ -25,6 +25,7 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
+    ClusterError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -1651,6 +1652,17 @@ class TestErrors:
         client: Any = Refusing(TRANSIENT[name])
         assert RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k") is None
         assert client.sent == 2
+
+    @pytest.mark.parametrize("error", [TRANSIENT["trying again"], ClusterError("TTL exhausted.")])
+    def test_slot_that_moves_is_waited_for_and_told_of(self, error: Exception) -> None:
+        """For as long as the call may take. A cluster's client repeats TRYAGAIN, too, and gives up in other words."""
+        client: Any = Refusing(*[error] * 6)
+        assert RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k") is None
+        assert client.sent == 7
+        client = Refusing(*[error] * 1_000)
+        with pytest.raises(LeaseUnavailable, match=r"key 'k'.*slot of this key is being moved.*--cluster fix"):
+            RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k")
+        assert client.sent < 100
 
     @pytest.mark.parametrize("name", DEFINITIVE)
     def test_definitive_error_is_raised_at_once(self, name: str) -> None:

@@ -86,6 +86,17 @@ def test_transient_errors_are_tried_three_times() -> None:
         assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(("ttl_ms", "tries"), [(30_000, (8, 10)), (6_000, (3, 4))])
+def test_what_passes_by_itself_is_tried_for_as_long_as_the_budget_lasts(ttl_ms: int, tries: tuple[int, int]) -> None:
+    """A slot that moves: more than three tries for a long ttl, with pauses that stop growing."""
+    store = Store(FakeClock(), 99, takes_ms=300)
+    with pytest.raises(LeaseUnavailable):
+        store.asked(ttl_ms=ttl_ms, passes=lambda error: isinstance(error, GoneError))
+    assert tries[0] <= len(store.tries) <= tries[1]
+    store = Store(FakeClock(), 5, takes_ms=300)
+    assert store.asked(passes=lambda error: isinstance(error, GoneError)) == "an answer"
+
+
 def test_error_that_trying_again_cannot_help_is_not_tried_again() -> None:
     """It says what to do instead."""
     store = Store(FakeClock(), 99)

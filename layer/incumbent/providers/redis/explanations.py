@@ -81,7 +81,10 @@ def classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one li
         case ReadOnlyError():
             return True, "this server is a replica: give the address of the primary"
         case _ if is_migrating(error):
-            return True, "the slot of this key is being moved to another node: nothing was changed; try again later"
+            return True, (
+                "the slot of this key is being moved to another node: nothing was changed; try again later, and if that"
+                " never helps, end a move that was left half done (redis-cli --cluster fix)"
+            )
         case ClusterDownError() | SlotNotCoveredError():
             return True, "the cluster is being rearranged: nothing was changed; try again later"
         case AskError():

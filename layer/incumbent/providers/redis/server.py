@@ -28,7 +28,15 @@ from incumbent.providers.redis.clients import (
     waits_ms,
 )
 from incumbent.providers.redis.connections import Connections
-from incumbent.providers.redis.explanations import ERRORS, REFUSED, classify_error, errors_of_valkey, refusal, twin
+from incumbent.providers.redis.explanations import (
+    ERRORS,
+    REFUSED,
+    classify_error,
+    errors_of_valkey,
+    is_migrating,
+    refusal,
+    twin,
+)
 from incumbent.providers.redis.logins import LoginPool, login_from_env, without_login
 from incumbent.providers.redis.scripting import script
 from incumbent.providers.redis.url import ServerAddress, one_url, read_url, settings
@@ -172,6 +180,7 @@ class Server:
             waits_ms=_wait_ms(ttl_ms) if self._set_wait_ms is None else self._set_wait_ms,
             errors=ERRORS,
             classify_error=classify_error,
+            passes=is_migrating,
             first_try=self._first_try,
             give_up_at=give_up_at,
         )
