@@ -28,7 +28,7 @@ def dead_lettered(message: Message) -> None:
     key_jmespath="key",
     message_id_jmespath="id",
     provider=PROVIDER,
-    ttl_ms=1_500,
+    ttl_ms=int(os.environ.get("LIVES_MS", "1500")),
     policy=Policy(max_attempts=2, pauses_ms=(50,)),
     on_dead_letter=dead_lettered,
 )
