@@ -9,7 +9,10 @@ STATE = (
     *("left_fence", "keyspace", "target", "request_id", "log_stream", "stored", "last", "promised_to", "kept", "held"),
     *("traces", "traced", "older", "control"),
 )
-CONTROL = ("quiet_until", "held_until", "held_reason", "stop", "note", "resumed", "resumed_at")
+CONTROL = (
+    *("quiet_until", "held_until", "held_reason", "stop", "note"),
+    *("resumed", "held_by", "stopped_by", "stopped", "called_at"),
+)
 META = ("v", "by", "promised", "stored", "attempts", "due", "error", "place", "died", "later", "arrival")
 TRACE = ("outcome", "fence", "at", "by", "id", "result")
 
@@ -67,7 +70,7 @@ local text = redis.call('GET', STATE)
 if text then
     local state = cmsgpack.unpack(text)
     earlier(state, 4, 5, 19)
-    if type(state[24]) == 'table' then earlier(state[24], 1, 2, 7) end
+    if type(state[24]) == 'table' then earlier(state[24], 1, 2, 10) end
     if state[20] ~= '' then
         local held = cmsgpack.unpack(state[20])
         for _, each in ipairs(held) do earlier_meta(each[2]) end
@@ -234,6 +237,6 @@ _NUMBERS = frozenset(
     {
         *("v", "fence", "since", "until", "block", "left_fence", "stored", "last", "promised_to", "kept", "traced"),
         *("older", "attempts", "due", "place", "died", "at", "later", "arrival"),
-        *("quiet_until", "held_until", "resumed_at"),
+        *("quiet_until", "held_until", "stopped", "called_at"),
     }
 )

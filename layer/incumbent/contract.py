@@ -301,8 +301,9 @@ class Control(Protocol):
     def stop(self, key: str, *, fence: int | None = None, reason: str | None = None) -> int | None:
         """Mark the live tenure, or only that of ``fence``, so that its run stops (M16).
 
-        Return the fence of the tenure that carries the mark now, or ``None`` if no such tenure is live. ``reason`` is
-        text of at most 1,024 bytes. Does not guarantee that the run notices before it ends.
+        Return the fence of the tenure that it marks or that is marked already, or ``None`` if no such tenure is live.
+        ``reason`` is text of at most 1,024 bytes. A call that is repeated after a lost reply marks no second tenure (R8).
+        Does not guarantee that the run notices before it ends.
         """
         ...
 
@@ -314,7 +315,10 @@ class Control(Protocol):
         ...
 
     def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
-        """Grant the key to no caller for ``for_ms`` milliseconds (at most 14 days), or until ``resume`` (M15)."""
+        """Grant the key to no caller for ``for_ms`` milliseconds (at most 14 days), or until ``resume`` (M15).
+
+        A call that is repeated after a lost reply does not hold again what was resumed since (R8).
+        """
         ...
 
     def resume(self, key: str) -> bool:

@@ -881,7 +881,7 @@ def _settled_before(
         if end.how == "settled":
             return _freed(state, now_ms)[1]
     if repeated:  # R9
-        if any(trace.id in finished and trace.fence == fence for trace in state.ended):
+        if any(each.id in finished and each.fence == fence and each.outcome != "cancelled" for each in state.ended):
             return Freed(remaining=len(state.mail))
         return "unknown"
     return "lost"

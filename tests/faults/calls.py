@@ -214,7 +214,7 @@ CALLS = (
         name="stop again", before=(*RUNNING, lambda p: p.stop(KEY)), call=lambda p: bool(p.stop(KEY, reason="enough"))
     ),
     Call(name="stop of a free key", call=lambda p: p.stop(KEY)),
-    Call(name="stop of another tenure", before=RUNNING, call=lambda p: p.stop(KEY, fence=7)),
+    Call(name="stop of another tenure", before=RUNNING, call=lambda p: p.stop(KEY, fence=7), doubtful=True),
     Call(name="watch", before=(*RUNNING, lambda p: p.stop(KEY, reason="why")), call=lambda p: p.watch(KEY, "A")),
     Call(name="watch by a stranger", before=RUNNING, call=lambda p: p.watch(KEY, "C")),
     Call(name="hold", before=RUNNING, call=lambda p: p.hold(KEY, for_ms=TTL_MS, reason="an incident")),

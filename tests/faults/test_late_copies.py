@@ -305,6 +305,22 @@ class TestLateControl:
         assert other.watch(KEY, "A2") is None
         assert other.beat(KEY, "A2", TTL_MS).stop is None
 
+    @pytest.mark.parametrize("call", ["stop", "hold"])
+    def test_late_copy_of_an_answered_call_comes_to_nothing(self, store: Store, call: str) -> None:
+        """M15, M16: a second try was answered, and its time is over."""
+        provider, other = store.provider(), store.bare()
+        calls: dict[str, Step] = {"stop": lambda p: p.stop(KEY), "hold": lambda p: p.hold(KEY)}
+        claim("A", 1)(other)
+        claim("B", 2)(other)
+        store.network.next(*[Pass()] * (store.name != "valkey"), Stall())
+        calls[call](provider)
+        (late,) = store.network.late
+        other.resume(KEY)
+        settle("A", handled=["m1"], next_owner="A2")(other)
+        late.deliver()
+        assert other.watch(KEY, "A2") is None
+        assert other.show(KEY).held_until_ms is None
+
     def test_late_interruption_does_not_hit_a_later_run(self, store: Store) -> None:
         """M16: its message was stored by a repeated call, and has been handled."""
         provider, other = store.provider(), store.bare()

@@ -264,6 +264,21 @@ class TestOvertaken:
         assert [each.id for each in other.peek(KEY)] == ["m2", "m1"]
         assert other.get_lease_owner(KEY) == "B"
 
+    def test_settle_does_not_take_a_cancel_for_its_own_effect(self, store: Store) -> None:
+        """M19, R9: the run was over, and an operator has removed its message since."""
+        provider, other = store.provider(), store.bare()
+        fence = granted(provider.claim(KEY, "A", TTL_MS, message(1)))
+
+        def overtake() -> None:
+            other.release_lease(KEY, "A")
+            assert other.cancel(KEY, "m1").state == "cancelled"
+            other.claim(KEY, "B", TTL_MS, message(2))
+
+        store.network.next(LoseRequest(meanwhile=overtake))
+        with pytest.raises(LeaseUnavailable):
+            settle("A", handled=["m1"], fence=fence)(provider)
+        assert other.find(KEY, "m1").state == "cancelled"
+
     def test_transfer_whose_successor_has_gone_on_does_not_know(self, store: Store) -> None:
         """R9: never False, since it worked."""
         # H4: KCL's hand-off.
@@ -322,3 +337,72 @@ class TestOvertaken:
     def until_stored(store: Store) -> list[Pass]:
         """What passes before the request that stores a routed message: DynamoDB first tries to own the key."""
         return [Pass()] * {"valkey": 0, "moto": 1, "dynalite": 2}[store.name]
+
+
+class TestRepeatedControl:
+    """R8: what a lost reply hides comes true once, for the run and the time for which it was meant."""
+
+    def test_stop_does_not_mark_the_successor(self, store: Store) -> None:
+        """M16: the first try has marked its predecessor, whose fence is the answer if the store can still tell."""
+        provider, other = store.provider(), store.bare()
+        fence = granted(claim("A", 1)(other))
+        claim("B", 2)(other)
+        go_on = settle("A", handled=["m1"], next_owner="A2")
+        store.network.next(*self.read(store), LoseReply(meanwhile=lambda: go_on(other)))
+        said = ask(lambda p: p.stop(KEY, reason="enough"), provider)
+        assert said == (fence if store.name == "valkey" else LeaseUnavailable)
+        assert other.watch(KEY, "A2") is None
+
+    def test_stop_of_a_run_that_is_over_is_not_denied(self, store: Store) -> None:
+        """M16: it has marked the run, which may have stopped for it."""
+        provider, other = store.provider(), store.bare()
+        fence = granted(claim("A", 1)(other))
+        store.network.next(LoseReply(meanwhile=lambda: settle("A", stopped=["m1"])(other)))
+        said = ask(lambda p: p.stop(KEY, fence=fence), provider)
+        assert said == (fence if store.name == "valkey" else LeaseUnavailable)
+
+    def test_stop_that_others_hide_does_not_know(self, store: Store) -> None:
+        """R9: another operator has stopped the successor."""
+        provider, other = store.provider(), store.bare()
+        claim("A", 1)(other)
+        for number in (2, 3):
+            claim(f"B{number}", number)(other)
+
+        def go_on() -> None:
+            settle("A", handled=["m1"], next_owner="A2")(other)
+            assert other.stop(KEY, reason="another") is not None
+            settle("A2", handled=["m2"], next_owner="A3")(other)
+
+        store.network.next(*self.read(store), LoseReply(meanwhile=go_on))
+        assert ask(lambda p: p.stop(KEY), provider) == LeaseUnavailable
+        assert other.watch(KEY, "A3") is None
+
+    @pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+    def test_hold_does_not_hold_what_was_resumed(self, store: Store, known: bool) -> None:  # noqa: FBT001 - pytest's
+        """M15: another operator has ended it since."""
+        provider, other = store.provider(), store.bare()
+        if known:
+            claim("A", 1)(other)
+            settle("A", handled=["m1"])(other)
+        store.network.next(*self.read(store), LoseReply(meanwhile=lambda: other.resume(KEY)))
+        said = ask(lambda p: p.hold(KEY, reason="an incident"), provider)
+        assert said == (None if store.name == "valkey" else LeaseUnavailable)
+        assert other.show(KEY).held_until_ms is None
+
+    def test_hold_that_others_hide_does_not_know(self, store: Store) -> None:
+        """R9: others have held and resumed the key since."""
+        provider, other = store.provider(), store.bare()
+
+        def hide() -> None:
+            assert other.resume(KEY) is True
+            other.hold(KEY)
+            assert other.resume(KEY) is True
+
+        store.network.next(*self.read(store), LoseReply(meanwhile=hide))
+        assert ask(lambda p: p.hold(KEY, reason="an incident"), provider) == LeaseUnavailable
+        assert other.show(KEY).held_until_ms is None
+
+    @staticmethod
+    def read(store: Store) -> list[Pass]:
+        """What passes before the write: DynamoDB first reads the record."""
+        return [Pass()] * (store.name != "valkey")

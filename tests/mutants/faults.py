@@ -9,6 +9,7 @@ MOTO = "tests/conformance/test_dynamodb.py::TestMoto"
 DYNAMODB = "tests/unit/test_dynamodb_provider.py"
 CONTROLLED = "tests/unit/test_dynamodb_control.py"
 INTERLEAVINGS = "tests/interleavings/test_interleavings.py"
+FAULTS = "tests/faults/test_lost_replies.py::TestRepeatedControl"
 RULES = "tests/unit/test_rules.py"
 RUNS = "tests/unit/test_runs.py"
 HEARTBEAT = "tests/unit/test_heartbeat.py"
@@ -108,8 +109,15 @@ MUTANTS = (
     Mutant(
         "evidence: a repeated settle does not look for its traces (R9)",
         RULES_PY,
-        "        if any(trace.id in finished and trace.fence == fence for trace in state.ended):",
+        '        if any(each.id in finished and each.fence == fence and each.outcome != "cancelled" for each in state.ended):',
         "        if False:",
+        (RULES,),
+    ),
+    Mutant(
+        "evidence: a cancel passes for a settle (R8, M19)",
+        RULES_PY,
+        ' and each.outcome != "cancelled"',
+        "",
         (RULES,),
     ),
     Mutant(
@@ -361,22 +369,36 @@ MUTANTS = (
     Mutant(
         "Lua: a late stop hits the next tenure (M16)",
         LUA + "stop.lua",
-        "if not lease.ours or (ARGV[1] ~= '' and tonumber(ARGV[1]) ~= state.fence) then",
-        "if not lease.ours then",
+        "local is_meant = lease.ours and (ARGV[1] == '' or tonumber(ARGV[1]) == state.fence)",
+        "local is_meant = lease.ours",
         (VALKEY,),
+    ),
+    Mutant(
+        "Lua: a repeated stop does not know which tenure it has marked (R8)",
+        LUA + "stop.lua",
+        "if state.stopped_by == token then return sure('stopped ' .. int(state.stopped)) end\n",
+        "",
+        (FAULTS,),
+    ),
+    Mutant(
+        "Lua: a repeated hold holds again what was resumed (R8)",
+        LUA + "hold.lua",
+        "if state.held_by == token then return sure('held') end\n",
+        "",
+        (FAULTS,),
     ),
     Mutant(
         "Lua: the last reason stands (M16)",
         LUA + "stop.lua",
-        "if state.stop then return sure(answer) end\n",
+        "if is_meant and state.stop then return sure(answer) end\n",
         "",
         (VALKEY,),
     ),
     Mutant(
         "Lua: a lease of another program is stopped (M16)",
         LUA + "stop.lua",
-        "if not lease.ours or",
-        "if not lease.holder or",
+        "local is_meant = lease.ours and",
+        "local is_meant = lease.holder and",
         (REDIS,),
     ),
     Mutant(

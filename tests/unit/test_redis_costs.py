@@ -169,7 +169,7 @@ class TestControl:
         """M15: once the first run has found that it is over."""
         counter.provider.hold("was held", for_ms=60_000)
         counter.provider.resume("was held")
-        resumed = [0, 0, "", False, "", "token", 1]  # long ago
+        resumed = [0, 0, "", False, "", "token", "token", "", 0, 1]  # long ago
         edit(counter.bare, "{incumbent:lease:was held}:state", {24: resumed})
         counter.claim("was held", "A", 1)
         counter.settle("was held", "A", 1)

@@ -687,7 +687,7 @@ def stored(box: Box) -> Any:
     state = found["state"] or {}
     for each in found["messages"].values():
         each["stored"], each["due"], each["later"] = None, each["due"] > 0, bool(each.get("later"))
-    for name in ("quiet_until", "held_until", "resumed", "resumed_at"):
+    for name in ("quiet_until", "held_until", "resumed", "held_by", "stopped_by", "stopped", "called_at"):
         if state and name in state["control"]:
             state["control"][name] = bool(state["control"][name])
     timed = ("fence", "since", "until", "left_fence", "kept")
@@ -1120,7 +1120,11 @@ class TestFormats:
         box.provider.beat("k", "A", TTL_MS, note=[3, 5])
         box.provider.cancel("k", "m2")
         state = records(box.bare, box.names)["state"]
-        assert list(state["control"].values()) == [0, 0, "", "enough", "[3,5]", "", 0]
+        quiet_until, held_until, reason, stop, note, resumed, held_by, stopped_by, stopped, called_at = state[
+            "control"
+        ].values()
+        assert (quiet_until, held_until, reason, stop, note) == (0, 0, "", "enough", "[3,5]")
+        assert (resumed, held_by, len(stopped_by), stopped, called_at > BORN) == ("", "", 16, state["fence"], True)
         box.settle("A", handled=["m1"], results={"m1": 7}, policy=policy)
         box.provider.hold("k", for_ms=TTL_MS, reason="why")
         found = records(box.bare, box.names)
@@ -1160,7 +1164,7 @@ class TestFormats:
         box.provider.hold("k", for_ms=TTL_MS)
         box.settle("A", handled=["m1"])
         box.claim("B", 2, debounce=BURST)
-        box.pass_time(2 * TTL_MS)
+        box.pass_time(15 * 60_000)  # for so long a repeated stop or hold is known
         box.claim("C", None)
         box.settle("C", handled=["m2"])
         state: Any = box.client.get(box.of["state"])

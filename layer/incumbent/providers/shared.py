@@ -159,6 +159,33 @@ def in_doubt(call: str, key: str, owner: str, holder: str | None) -> LeaseUnavai
     )
 
 
+def stop_in_doubt(key: str) -> LeaseUnavailable:
+    """Make the error of a repeated stop that may have marked a tenure before the present one (R9)."""
+    return LeaseUnavailable(
+        f"stop of key {key!r}: an earlier try went unanswered, and perhaps marked a tenure that is over; look, and "
+        "stop the present one by its fence",
+        key=key,
+    )
+
+
+def hold_in_doubt(key: str) -> LeaseUnavailable:
+    """Make the error of a repeated hold that may have held the key before others resumed it (R9)."""
+    return LeaseUnavailable(
+        f"hold of key {key!r}: an earlier try went unanswered, and other callers have resumed the key since; it was "
+        "not held again",
+        key=key,
+    )
+
+
+def resume_in_doubt(key: str) -> LeaseUnavailable:
+    """Make the error of a repeated resume that finds the key resumed by others since (R9)."""
+    return LeaseUnavailable(
+        f"resume of key {key!r}: an earlier try went unanswered, and other callers have resumed the key since; it is "
+        "not held now",
+        key=key,
+    )
+
+
 def mailbox_full(key: str, policy: Policy, *, owner: str | None) -> MailboxFull:
     """Make the error of a claim on a full mailbox (M7). ``owner`` is the present one."""
     return MailboxFull(

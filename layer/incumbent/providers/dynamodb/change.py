@@ -163,7 +163,7 @@ class Change:
         elsewhere = self.held or (self.beside and self.new.owner is not None)
         if self._ends or self._holds or self._empties or not elsewhere:
             self._when_as_it_was(update, "not_before")
-        if self.resumed is not None:  # or it was held again in the same way, after a try that went unanswered
+        if self._holds:  # or it was held again or resumed in the same way, after a try that went unanswered
             self._when_as_it_was(update, "resumed")
         closes = self._freed and (self.closes or self._hides(now_ms))
         if self._added or self._takes or self._empties or self._ends_a_run or closes:

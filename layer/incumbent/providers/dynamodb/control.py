@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from incumbent import rules
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
+from incumbent.errors import IncumbentError, StoredFormatUnknown
 from incumbent.providers.dynamodb import item, quick
 from incumbent.providers.dynamodb.attributes import text, typed
 from incumbent.providers.dynamodb.bodies import WHY_GONE
@@ -20,10 +20,13 @@ from incumbent.providers.dynamodb.table import Answer, TableCall
 from incumbent.providers.shared import (
     check_hold,
     check_reason,
+    hold_in_doubt,
     is_active,
     key_status,
+    resume_in_doubt,
     status_left,
     status_of,
+    stop_in_doubt,
     stored_message,
 )
 from incumbent.rules import KeyState
@@ -93,7 +96,7 @@ def _stop(steps: Steps, call: TableCall, fence: int | None, reason: str) -> int 
     def rule(state: KeyState, when: When) -> tuple[KeyState, Marked]:
         marked, live = rules.stop(state, when.now_ms, fence, reason, steps.skew_ms)
         if live is None:
-            return state, "free"
+            return state, "unknown" if when.repeated else "free"
         if marked != state and when.repeated and meant[-1:] not in ([], [live]):
             return state, "unknown"
         meant.append(live)
@@ -102,11 +105,7 @@ def _stop(steps: Steps, call: TableCall, fence: int | None, reason: str) -> int 
     shown: Answer[Marked] = steps.table.read(call) if fence is None else steps.table.update(call, quickly)
     step = steps.step(call, shown, rule, beside=True)
     if step.said == "unknown":
-        raise LeaseUnavailable(
-            f"stop of key {call.key!r}: an earlier try went unanswered, and perhaps marked the tenure before the "
-            "present one; look, and stop the present one by its fence",
-            key=call.key,
-        )
+        raise stop_in_doubt(call.key)
     return None if step.said == "free" else step.said
 
 
@@ -119,10 +118,23 @@ def _watch(steps: Steps, call: TableCall, owner: str, fence: int | None) -> str 
 
 
 def _hold(steps: Steps, call: TableCall, for_ms: int | None, reason: str) -> None:
-    """Grant the key to no caller for a while (M15)."""
+    """Grant the key to no caller for a while (M15). A repetition does not hold what others have resumed since (R8)."""
     shown: Answer[bool] = steps.table.read(call)
-    until_ms = check_hold(call.key, for_ms, shown.now_ms)
-    steps.step(call, shown, lambda state, when: (rules.hold(state, when.now_ms, until_ms, reason), True), beside=True)
+    before, until_ms = text(shown.record.item, "resumed"), check_hold(call.key, for_ms, shown.now_ms)
+    for _ in range(MAX_ROUNDS):
+        record = shown.record
+        if shown.applied or rules.hold(record.state, shown.now_ms, until_ms, reason) == record.state:
+            return
+        if shown.repeated and text(record.item, "resumed") != before:
+            raise hold_in_doubt(call.key)
+
+        def plan(now_ms: int, record: item.Record = record) -> tuple[Request, bool]:
+            new = rules.hold(record.state, now_ms, until_ms, reason)
+            change = Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
+            return change.update(now_ms).request(), True
+
+        shown = steps.table.update(call, plan, repeated=shown.repeated)
+    raise contended(call)
 
 
 def _resume(steps: Steps, call: TableCall) -> bool:
@@ -136,11 +148,7 @@ def _resume(steps: Steps, call: TableCall) -> bool:
             return True
         if rules.resume(record.state, shown.now_ms)[0] == record.state:
             if shown.repeated and by != before:
-                raise LeaseUnavailable(
-                    f"resume of key {call.key!r}: an earlier try went unanswered, and other callers have resumed the "
-                    "key since; it is not held now",
-                    key=call.key,
-                )
+                raise resume_in_doubt(call.key)
             return False
 
         def plan(now_ms: int, record: item.Record = record) -> tuple[Request, bool]:

@@ -24,7 +24,7 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
                                  claim counts the delivery of the head in the update that appends to the list
     not_before                   "<quiet_until>:<held_until>:<reason>", zero where not set; absent where neither is, and
                                  it may remain when both are over (M15)
-    resumed                      which call ended the last hold: evidence for a repeated one (R8)
+    resumed                      which call ended the last hold: evidence for a repeated resume or hold (R8)
     stop                         the reason why the tenure should stop, or true without one (M16)
     note                         what the run noted last, as JSON (M18)
     ended                        traces of the messages that left last, "<outcome><id><by><fence>.<at>" (R9), and ".k"

@@ -5,10 +5,18 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
+from incumbent.errors import IncumbentError, StoredFormatUnknown
 from incumbent.providers.redis.answers import ScriptAnswer, holder, lives, messages, senseless, status, text
 from incumbent.providers.redis.requests import Requests, repeated, told_fence
-from incumbent.providers.shared import check_hold, check_reason, is_active, lease_lost
+from incumbent.providers.shared import (
+    check_hold,
+    check_reason,
+    hold_in_doubt,
+    is_active,
+    lease_lost,
+    resume_in_doubt,
+    stop_in_doubt,
+)
 from incumbent.validation import check_fence, check_key, check_limit, check_message_id, check_owner, from_json
 from incumbent.values import KeyStatus, Policy, Status
 
@@ -19,7 +27,10 @@ class Controls(Requests):
     def stop(self, key: str, *, fence: int | None = None, reason: str | None = None) -> int | None:
         """Mark the live tenure, so that its run stops (M16). A lease of another program is not a tenure."""
         check_fence(fence, check_key(key))
-        answer = self._run("stop", key, told_fence(fence), check_reason(key, reason), call="stop")
+        why, own = check_reason(key, reason), secrets.token_hex(8)
+        answer = self._run("stop", key, told_fence(fence), why, own, repeated, call="stop")
+        if answer.word == b"unknown":
+            raise stop_in_doubt(key)
         return int(answer.numbers[0]) if answer.word == b"stopped" else None
 
     def watch(self, key: str, owner: str, *, fence: int | None = None) -> str | None:
@@ -39,18 +50,16 @@ class Controls(Requests):
         """Grant the key to no caller for a while (M15)."""
         why = check_reason(check_key(key), reason)
         check_hold(key, for_ms, 0)
-        self._run("hold", key, b"" if for_ms is None else for_ms, why, call="hold")
+        told = (b"" if for_ms is None else for_ms, why, secrets.token_hex(8), repeated)
+        if self._run("hold", key, *told, call="hold").word == b"unknown":
+            raise hold_in_doubt(key)
 
     def resume(self, key: str) -> bool:
         """End a hold (M15)."""
         check_key(key)
         word = self._run("resume", key, secrets.token_hex(8), repeated, call="resume").word
         if word == b"unknown":
-            raise LeaseUnavailable(
-                f"resume of key {key!r}: an earlier try went unanswered, and other callers have resumed the key since; "
-                "it is not held now",
-                key=key,
-            )
+            raise resume_in_doubt(key)
         return word == b"resumed"
 
     def cancel(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:

@@ -16,7 +16,9 @@ local TRACES, TRACED, OLDER = 21, 22, 23 -- the newest traces, packed; their num
 local CONTROL = 24 -- absent, or '', where no call has used control; else an array, whose elements are
 local QUIET_UNTIL, HELD_UNTIL, HELD_REASON = 1, 2, 3 -- before these moments no caller is granted the key (M15)
 local STOP, NOTE = 4, 5 -- of the present tenure: why it should stop, or false (M16); JSON, or '' (M18)
-local RESUMED, RESUMED_AT = 6, 7 -- a token of the last resume, and when it was (R8)
+local RESUMED, HELD_BY = 6, 7 -- tokens of the last resume and of the last hold (R8)
+local STOPPED_BY, STOPPED = 8, 9 -- a token of the last stop, and the fence that it marked
+local CALLED_AT = 10 -- when the last of these calls was
 
 local DAY_MS = 86400000
 local ROOM = 2048 -- bytes of a body that the record may hold

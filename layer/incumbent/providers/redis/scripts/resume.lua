@@ -7,7 +7,7 @@
 local token, repeated = ARGV[1], ARGV[2] == '1'
 if state.resumed == token then return sure('resumed') end
 if now >= state.held_until then return sure(repeated and state.resumed ~= '' and 'unknown' or 'none') end
-state.held_until, state.held_reason, state.resumed, state.resumed_at = 0, '', token, now
+state.held_until, state.held_reason, state.resumed, state.called_at = 0, '', token, now
 lease.pttl = call('PTTL', LEASE)
 call('GET', HOLD) -- fails if it is of another type
 call('DEL', HOLD) -- first: it needs no memory

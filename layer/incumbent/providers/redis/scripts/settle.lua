@@ -19,7 +19,7 @@ max_attempts, window = tonumber(max_attempts), tonumber(window)
 -- Returns whether a tenure of that fence has left a trace of one of these messages.
 local function has_ended(ids)
     local function is_evidence(trace)
-        if int(trace[2]) ~= fence then return false end
+        if int(trace[2]) ~= fence or trace[1] == 'c' then return false end -- a cancel is not the owner's doing
         for _, id in ipairs(ids) do
             if id == trace[5] then return true end
         end

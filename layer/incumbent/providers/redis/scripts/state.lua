@@ -4,7 +4,7 @@
 -- Functions stand in tables: Lua makes them anew for each call, and that takes longer the more locals they refer to.
 
 local FOREVER = 253402300799000 -- the end of a hold without an end
-local RESUMED_MS = 15 * 60000 -- for how long a repeated resume is known
+local CALLED_MS = 15 * 60000 -- for how long a repeated resume, hold or stop is known
 
 -- Prints a whole number with all its digits: fences have more than Lua prints by itself.
 local function int(number)
@@ -19,12 +19,14 @@ local state = {
     request_id = record[REQUEST_ID], log_stream = record[LOG_STREAM],
     stored = record[STORED], last = record[LAST], promised_to = record[PROMISED_TO], kept = record[KEPT],
     held = record[HELD], traces = record[TRACES], traced = record[TRACED], older = record[OLDER],
-    quiet_until = 0, held_until = 0, held_reason = '', stop = false, note = '', resumed = '', resumed_at = 0,
+    quiet_until = 0, held_until = 0, held_reason = '', stop = false, note = '',
+    resumed = '', held_by = '', stopped_by = '', stopped = 0, called_at = 0,
 }
 if type(record[CONTROL]) == 'table' then
     local control = record[CONTROL]
     state.quiet_until, state.held_until, state.held_reason = control[QUIET_UNTIL], control[HELD_UNTIL], control[HELD_REASON]
-    state.stop, state.note, state.resumed, state.resumed_at = control[STOP], control[NOTE], control[RESUMED], control[RESUMED_AT]
+    state.stop, state.note, state.resumed, state.held_by = control[STOP], control[NOTE], control[RESUMED], control[HELD_BY]
+    state.stopped_by, state.stopped, state.called_at = control[STOPPED_BY], control[STOPPED], control[CALLED_AT]
 end
 
 -- Whether the lease is that of the state's owner: a live tenure. Any other lease is foreign.
@@ -45,7 +47,9 @@ function lease.start_tenure(fence)
     state.stop, state.note = false, '' -- no tenure inherits them (M16, M18)
     if state.quiet_until <= now then state.quiet_until = 0 end
     if state.held_until <= now then state.held_until, state.held_reason = 0, '' end
-    if state.resumed_at + RESUMED_MS <= now then state.resumed, state.resumed_at = '', 0 end
+    if state.called_at + CALLED_MS <= now then
+        state.resumed, state.held_by, state.stopped_by, state.stopped, state.called_at = '', '', '', 0, 0
+    end
 end
 
 -- Returns the moment before which no caller is granted the key (M15).
@@ -112,10 +116,10 @@ end
 
 -- What the record says of control: nothing, for those who use none of it.
 function lease.control()
-    if state.quiet_until > 0 or state.held_until > 0 or state.stop or state.note ~= '' or state.resumed ~= '' then
+    if state.quiet_until > 0 or state.held_until > 0 or state.stop or state.note ~= '' or state.called_at > 0 then
         return {
             state.quiet_until, state.held_until, state.held_reason, state.stop, state.note,
-            state.resumed, state.resumed_at,
+            state.resumed, state.held_by, state.stopped_by, state.stopped, state.called_at,
         }
     end
     return record[CONTROL + 1] ~= nil and '' or nil
