@@ -110,12 +110,13 @@ class Answers:
 
     def _refuse_a_result(self, call: Call, outcome: Outcome) -> None:
         """Raise instead of answering: a state machine would take any answer for the result of its task."""
-        if isinstance(outcome, Duplicate) and outcome.state not in ("waiting", "running"):
+        left = _as_asked(outcome)
+        if isinstance(left, Duplicate) and left.state not in ("waiting", "running"):
             raise DuplicateMessage(
-                f"message {call.said['message_id']!r} of key {call.key!r} is {outcome.state} already, and its result "
+                f"message {call.said['message_id']!r} of key {call.key!r} is {left.state} already, and its result "
                 "is not kept: catch DuplicateMessage and read what the run wrote, or give on_busy=",
                 key=call.key,
-                state=outcome.state,
+                state=left.state,
             )
         if self._rejects and isinstance(outcome, Postponed | Routed | Duplicate):
             raise LeaseBusy(

@@ -302,8 +302,8 @@ class Control(Protocol):
         """Mark the live tenure, or only that of ``fence``, so that its run stops (M16).
 
         Return the fence of the tenure that it marks or that is marked already, or ``None`` if no such tenure is live.
-        ``reason`` is text of at most 1,024 bytes. A call that is repeated after a lost reply marks no second tenure (R8).
-        Does not guarantee that the run notices before it ends.
+        ``reason`` is text of at most 1,024 bytes. A call that is repeated after a lost reply marks no second tenure
+        (R8). Does not guarantee that the run notices before it ends.
         """
         ...
 

@@ -15,11 +15,10 @@ from incumbent.contract import Control, LeaseProvider, Mailbox
 from incumbent.controlling import wake_if_due
 from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
 from incumbent.keyspaces import check_keyspace, is_in_keyspace, split_key
-from incumbent.policies import policy_in_force
 from incumbent.reporting import describe
 from incumbent.stand_in import clock_in_force
 from incumbent.validation import MAX_LIMIT, check_key, shown
-from incumbent.values import FOREVER_MS, KeyStatus, Message, Status
+from incumbent.values import FOREVER_MS, MAX_WINDOW_MS, KeyStatus, Message, Policy, Status
 from incumbent.wakers import Waker
 
 VERSION = 1
@@ -41,11 +40,13 @@ FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
 """What each request may say. All but ``keys`` need ``key``; ``cancel`` needs ``id``."""
 
 _NEEDED = {"key", "id"}
-_ONLY: Final[Mapping[str, Callable[[KeyStatus, int], bool]]] = {
-    "held": lambda found, now_ms: (found.held_until_ms or 0) > now_ms,
-    "running": lambda found, _: found.owner is not None,
-    "waiting": lambda found, _: bool(found.waiting),
+_ONLY: Final[Mapping[str, Callable[[KeyStatus], bool]]] = {
+    "held": lambda found: found.held_until_ms is not None,
+    "running": lambda found: found.owner is not None,
+    "waiting": lambda found: bool(found.waiting),
 }
+_LONGEST = Policy(window_ms=MAX_WINDOW_MS)
+"""For a cancel: this process does not know the keyspace's policy, and a shorter window would forget handled ids."""
 
 
 class Controlled(LeaseProvider, Mailbox, Control, Protocol):
@@ -85,7 +86,7 @@ def carry_out(provider: object, request: object, *, make_waker: Callable[[], Wak
             reporter.tell("resumed", outcome="held" if held else "not held")
             return _answer(store, key, held=held, **_wake(store, key, make_waker))
         case "cancel":
-            found = store.cancel(key, said["id"], policy=policy_in_force(None))
+            found = store.cancel(key, said["id"], policy=_LONGEST)
             reporter.tell("cancelled", message_id=said["id"], fence=found.fence, outcome=found.state)
             return _answer(store, key, message=_status(said["id"], found))
         case _:
@@ -148,7 +149,6 @@ def _checked(request: object) -> Object:
 
 def _keys(store: Control, said: Object) -> Object:
     limit, space = said.get("limit", MAX_KEYS), check_keyspace(said.get("keyspace", ""))
-    now_ms = _now_ms()
     found: list[Object] = []
     unread: list[str] = []
     others: set[str] = set()
@@ -159,7 +159,7 @@ def _keys(store: Control, said: Object) -> Object:
                 others.add(split_key(each.key)[0])
                 continue
             in_keyspace = True
-            if "only" not in said or _ONLY[said["only"]](each, now_ms):
+            if "only" not in said or _ONLY[said["only"]](each):
                 if len(found) == limit:
                     more = True
                     break
@@ -200,9 +200,7 @@ def _answer(store: Control, key: str, **said: Any) -> Object:
 
 def _object(found: KeyStatus, *, messages: bool = False, events: bool = False) -> Object:
     """Make the JSON form of a key's status: times as text, and as milliseconds what has passed or is left."""
-    now_ms = _now_ms()
-    held_ms = found.held_until_ms if (found.held_until_ms or 0) > now_ms else None
-    quiet_ms = found.quiet_until_ms if (found.quiet_until_ms or 0) > now_ms else None
+    now_ms, held_ms = _now_ms(), found.held_until_ms
     oldest_ms = min((each.stored_at_ms for each in found.waiting), default=None)
     lists = {
         name: [_message(each, now_ms, events=events) for each in getattr(found, name)]
@@ -218,8 +216,8 @@ def _object(found: KeyStatus, *, messages: bool = False, events: bool = False) -
         "expires_in_ms": found.expires_in_ms,
         "held": held_ms is not None,
         "held_until": None if held_ms == FOREVER_MS else _when(held_ms),
-        "held_reason": found.held_reason if held_ms is not None else None,
-        "quiet_until": _when(quiet_ms),
+        "held_reason": found.held_reason,
+        "quiet_until": _when(found.quiet_until_ms),
         "stop": found.stop,
         "note": found.note,
         "target": found.target,

@@ -240,9 +240,9 @@ def wake_if_due(
     """
     found = control.show(full_key)
     now_ms = clock_in_force(SYSTEM_CLOCK).now().wall_ms
-    not_before_ms = max(found.held_until_ms or 0, found.quiet_until_ms or 0)
+    not_before_ms = found.held_until_ms or found.quiet_until_ms  # by the store's clock, still to come
     due = any(message.due_at_ms <= now_ms for message in found.waiting)
-    if found.owner is not None or not_before_ms > now_ms or not due:
+    if found.owner is not None or not_before_ms is not None or not due:
         return None
     wake = Wake(key=full_key, ticket=None, target=target or found.target or default)
     if wake.target is None:

@@ -54,7 +54,8 @@ def leased(**options: Unpack[Options]) -> Callable[[F], F]:
         watch_ms: How often the heartbeat looks for a stop between renewals, milliseconds, by one cheap read; it must be
             less than ``renew_every_ms``. Default: only each renewal tells.
         cancel_on_stop: For ``async def`` handlers: a stop cancels the handler at its next ``await``. If it lets the
-            ``CancelledError`` out, its messages leave as ``"stopped"``, and their source is answered success.
+            ``CancelledError`` out, its messages leave as ``"stopped"``, and their source is answered success, but a
+            state machine ``DuplicateMessage``.
         max_run_ms: How long a run is renewed, milliseconds, not less than ``ttl_ms``. A run that takes longer loses its
             lease when that ends, ``ttl_ms`` later at most, and counts as one that crashed. Default: no limit.
         max_hops: How many invocations may wake one another in a row. Default: 100.

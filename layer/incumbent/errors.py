@@ -59,8 +59,8 @@ class LeaseBusy(IncumbentError):
 class DuplicateMessage(IncumbentError):
     """The message of a state machine's task ran before, and its result is not kept, so this try has no result.
 
-    ``state`` is how it left, such as ``"handled"`` or ``"dead"``. Raised because the state machine would take any
-    answer for the task's result. Nothing ran.
+    ``state`` is how it left, such as ``"handled"`` or ``"dead"``; ``"stopped"`` also if this run itself was (M16).
+    Raised because the state machine would take any answer for the task's result.
     """
 
     def __init__(self, message: str, *, key: str | None = None, state: str | None = None) -> None:

@@ -21,7 +21,8 @@ def full_key(keyspace: str, key: object) -> str:
     """
     prefix = _prefix(keyspace)
     name = check_text("the key", key, sys.maxsize)
-    return check_key(f"{prefix}{fit(name, MAX_KEY_BYTES - len(prefix.encode()))}")
+    room = MAX_KEY_BYTES - len(prefix.encode(errors="surrogatepass"))  # whether it is Unicode is checked at the end
+    return check_key(f"{prefix}{fit(name, room)}")
 
 
 def is_in_keyspace(full: str, keyspace: str) -> bool:

@@ -50,11 +50,12 @@ class Tenure(NamedTuple):
 class Holding:
     """A tenure while its messages run: the handler's ``lease``, the ``heartbeat``, and the calls that both make."""
 
-    def __init__(self, tenure: Tenure, progress: Progress) -> None:
+    def __init__(self, tenure: Tenure, progress: Progress, *, runs: bool = True) -> None:
+        """Prepare for a run, or for the time before it, which has no limit of its own (M20)."""
         self._tenure = tenure
         self._progress = progress
         call, settings = progress.call, progress.settings
-        limit_ms = settings.max_run_ms
+        limit_ms = settings.max_run_ms if runs else None
         self._limit = None if limit_ms is None else progress.clock.now().plus(limit_ms)
         self.heartbeat = Heartbeat(
             self._renew,

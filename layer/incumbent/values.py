@@ -12,6 +12,7 @@ MessageState: TypeAlias = Literal["waiting", "running", "handled", "dead", "stop
 
 
 MAX_RESULT_BYTES = 256 * 1024
+MAX_WINDOW_MS = 7 * MAX_TTL_MS
 FOREVER_MS = 253_402_300_799_000  # the end of the year 9999: a hold without an end
 
 
@@ -90,7 +91,7 @@ class Policy:
             raise ConfigurationError(
                 f"result_bytes is {self.result_bytes!r}; allowed are whole numbers from 0 to {MAX_RESULT_BYTES:,}"
             )
-        check_ms("window_ms", self.window_ms, 15 * 60_000, 7 * MAX_TTL_MS)
+        check_ms("window_ms", self.window_ms, 15 * 60_000, MAX_WINDOW_MS)
         if not self.pauses_ms:
             raise ConfigurationError("pauses_ms is empty: pass at least one pause in milliseconds")
         for pause_ms in self.pauses_ms:

@@ -8,10 +8,12 @@ import pytest
 from incumbent import (
     Claimed,
     ConfigurationError,
+    Duplicate,
     IncumbentError,
     ListIncomplete,
     Message,
     Origin,
+    Policy,
     StoredFormatUnknown,
     control_requests,
 )
@@ -276,3 +278,27 @@ def test_store_s_errors_are_raised(console: Console) -> None:
     console.store.before["stop"] = raising(IncumbentError("away"))
     with pytest.raises(IncumbentError, match="away"):
         console.ask("stop", key="orders/a")
+
+
+def test_cancel_forgets_nothing_that_the_application_remembers(console: Console) -> None:
+    """M5: an operator's process does not know the policy, whose window may be a week."""
+    policy = Policy(window_ms=7 * 86_400_000)
+    for number in (1, 2):
+        console.store.claim("orders/a", f"o{number}", TTL_MS, Message(id=f"m{number}", event={}), policy=policy)
+        console.store.settle("orders/a", f"o{number}", ttl_ms=TTL_MS, handled=[f"m{number}"], policy=policy)
+        console.clock.advance(3 * 86_400_000)
+    console.store.hold("orders/a")
+    console.store.claim("orders/a", "o3", TTL_MS, Message(id="m3", event={}), policy=policy)
+    assert console.ask("cancel", key="orders/a", id="m3")["message"]["state"] == "cancelled"
+    for number in (1, 2):
+        again = console.store.claim("orders/a", "late", TTL_MS, Message(id=f"m{number}", event={}), policy=policy)
+        assert again == Duplicate(state="handled")
+
+
+def test_clock_of_an_operator_does_not_end_a_hold(console: Console) -> None:
+    """M15: it may be ahead of the store's, by whose time the key is held."""
+    console.store.hold("orders/a", for_ms=60_000, reason="why")
+    held = console.store.show("orders/a")
+    console.clock.advance(61_000)
+    shown = control_requests._object(held)  # noqa: SLF001 - as a store tells whose clock is behind
+    assert (shown["held"], shown["held_reason"]) == (True, "why")

@@ -359,6 +359,21 @@ def test_waiting_in_place_renews(line: Line) -> None:
     assert line.store.calls.count("beat") >= 20
 
 
+def test_waiting_in_place_is_not_what_the_limit_of_a_run_is_for(line: Line) -> None:
+    """M20: the run has not begun, so it has its whole time when it does."""
+    line.settings = Settings(deliver="all", debounce_ms=5_000, max_run_ms=30_000)
+
+    def sleeps() -> None:
+        line.clock.while_sleeping = None
+        for _ in range(20):
+            line.clock.advance(line.clock.next_pause_ms())
+        line.clock.next_pause_ms()
+
+    line.clock.while_sleeping = sleeps
+    assert isinstance(line.come("m1", time_left_ms=None), Completed)
+    assert line.store.calls.count("beat") >= 20
+
+
 def test_waiting_in_place_that_finds_the_lease_lost_starts_nothing(line: Line) -> None:
     """R3: told once, raised, not run."""
     line.settings = BURST
@@ -1333,6 +1348,12 @@ def test_state_machine_is_told_that_its_message_has_left() -> None:
     def waits(event: Any, context: Any) -> int:
         return 7
 
+    @leased(**options, clock=clock, waker=None, cancel_on_stop=True)
+    async def stopped(event: Any, context: Any, *, lease: Lease) -> None:
+        store.stop("orders/k")
+        lease.renew()
+        await asyncio.sleep(PATIENCE_S)
+
     store.claim("orders/k", "ticket.1", TTL_MS, Message(id="m1", event=task), as_ticket=True, after_ms=60_000)
     store.release_lease("orders/k", "ticket.1")
     store.cancel("orders/k", "m1")
@@ -1341,3 +1362,8 @@ def test_state_machine_is_told_that_its_message_has_left() -> None:
     assert error.value.state == "cancelled"
     assert waits({**task, "id": "m2"}, context(clock)) == 7
     assert waits({**task, "id": "m2"}, context(clock)) == 7
+    served: Any = stopped
+    for _ in range(2):
+        with pytest.raises(DuplicateMessage) as error:
+            served({**task, "id": "m3"}, context(clock))
+        assert error.value.state == "stopped"

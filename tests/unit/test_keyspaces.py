@@ -45,3 +45,9 @@ def test_keyspace_is_text_without_a_slash(keyspace: object) -> None:
     """Refused where it is given."""
     with pytest.raises(ConfigurationError, match="without a slash"):
         check_keyspace(keyspace)
+
+
+def test_keyspace_that_is_not_unicode_is_refused() -> None:
+    """As the words of a terminal may be that does not write UTF-8."""
+    with pytest.raises(ConfigurationError, match="not valid Unicode"):
+        full_key("caf\udce9", "a")
