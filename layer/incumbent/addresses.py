@@ -2,7 +2,6 @@
 
 import functools
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from incumbent import observe, powertools, providers
@@ -10,6 +9,7 @@ from incumbent.backends import is_mailbox, resolve_lease_provider
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.contract import LeaseProvider, Mailbox
 from incumbent.errors import ConfigurationError
+from incumbent.frozen import dataclass
 from incumbent.keyspaces import check_keyspace, full_key
 from incumbent.stand_in import STAND_IN, clock_in_force
 from incumbent.validation import flag

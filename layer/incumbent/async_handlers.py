@@ -2,7 +2,6 @@
 
 import contextvars
 import functools
-import inspect
 import os
 import sys
 import threading
@@ -29,11 +28,7 @@ def synchronous(function: Callable[..., Any], *, cancel_on_stop: bool = False) -
 
     def run(lease: Lease | None, /, *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return (
-            _finish(lease, result, cancel_on_stop=cancel_on_stop)
-            if type(result) not in _DONE and inspect.isawaitable(result)
-            else result
-        )
+        return result if type(result) in _DONE else _finished(lease, result, cancel_on_stop=cancel_on_stop)
 
     return run
 
@@ -55,6 +50,8 @@ def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
 
 @functools.lru_cache(maxsize=128)
 def _is_async(function: Callable[..., Any]) -> bool:
+    import inspect  # here, as few functions are asked about
+
     return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
@@ -65,6 +62,12 @@ def check_cancels(function: Callable[..., Any], name: str) -> None:
             f"{name}: cancel_on_stop needs an async def handler, which can be cancelled at an await; check lease.stop "
             "between steps instead"
         )
+
+
+def _finished(lease: Lease | None, result: Any, *, cancel_on_stop: bool) -> Any:
+    import inspect  # here, as the usual results are not awaitable
+
+    return _finish(lease, result, cancel_on_stop=cancel_on_stop) if inspect.isawaitable(result) else result
 
 
 def _finish(lease: Lease | None, work: Awaitable[Any], *, cancel_on_stop: bool) -> Any:

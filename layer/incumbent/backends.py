@@ -1,6 +1,5 @@
 """How a backend is detected by the methods that it has, and the provider that stands in for one that cannot lease."""
 
-import inspect
 import logging
 import os
 import warnings
@@ -11,6 +10,7 @@ from typing import TypeGuard
 
 from incumbent.contract import Archive, Control, LeaseProvider, Mailbox
 from incumbent.errors import ConfigurationError
+from incumbent.results import is_async
 from incumbent.validation import check_key, check_lease, check_owner, check_transfer, shown
 from incumbent.values import Acquisition
 
@@ -27,11 +27,6 @@ _CLIENT_METHODS = (
 )
 # Neither are these, and callables: factories and classes, which make one.
 _MISTAKES = (str, bytes, int, float, os.PathLike, Mapping, Sequence, AbstractSet, Iterator, Coroutine, ModuleType)
-
-
-def _is_coroutine_function(method: object) -> bool:
-    called = getattr(method, "__call__", None)  # noqa: B004 - of what kind it is
-    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(called)
 
 
 def _has(value: object, names: Iterable[str]) -> bool:
@@ -107,7 +102,7 @@ def check_backend(backend: object) -> None:
     Raises ``ConfigurationError``.
     """
     for name in ("get_lease_provider", *_LEASE_METHODS, *_MAILBOX_METHODS, *_ARCHIVE_METHODS, *_CONTROL_METHODS):
-        if not isinstance(backend, type) and _is_coroutine_function(getattr(backend, name, None)):
+        if not isinstance(backend, type) and is_async(getattr(backend, name, None)):
             raise ConfigurationError(
                 f"{type(backend).__name__}.{name} is a coroutine function: a provider's methods are not async"
             )

@@ -1,10 +1,10 @@
 """What an invocation brings, what it answers, and the work that it does."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from incumbent.clock import Moment
+from incumbent.frozen import dataclass, field
 from incumbent.lease import Lease
 from incumbent.owners import new_owner
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Routed

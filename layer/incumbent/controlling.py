@@ -1,6 +1,5 @@
 """Control of a key from outside of a run: see it, stop its run, hold it, cancel a message, wait for a result."""
 
-import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Literal, TypeVar
@@ -64,6 +63,8 @@ def wait(
 
     Raises ``ConfigurationError``, and ``LeaseUnavailable`` if the store does not answer when the time is over.
     """
+    import random  # here, as few processes wait
+
     check_ms("timeout_ms", timeout_ms, 0, MAX_TTL_MS, key)
     chosen_policy = policy_in_force(policy)
     at = address_of("wait for a message of", key, target=target, keyspace=keyspace, provider=provider)

@@ -13,7 +13,6 @@ no loss.
 
 import contextvars
 import os
-import random
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -234,4 +233,6 @@ class Heartbeat:
 
 
 def _jitter(most_ms: int) -> int:
+    import random  # here, as the stores' clients load it too
+
     return random.randint(most_ms - most_ms // 5, most_ms)  # noqa: S311 - spreads owners that began at once

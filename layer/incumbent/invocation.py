@@ -17,13 +17,13 @@ A caller who waits (HTTP) gets its own message run and what else waits handed ov
 place.
 """
 
-from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped, Work
 from incumbent.clock import Moment, deadline
 from incumbent.ending import Ending
 from incumbent.errors import IncumbentError, LeaseUnavailable, MailboxFull, MessageTooLarge, RetryLater
+from incumbent.frozen import replace
 from incumbent.later import ask_again, ask_for_wake
 from incumbent.lease import _CURRENT
 from incumbent.observe import LOG, guarded

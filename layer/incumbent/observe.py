@@ -5,10 +5,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
 from typing import Final, Literal, Protocol, TextIO, TypeAlias
 
 from incumbent import results
+from incumbent.frozen import dataclass
 from incumbent.validation import flag, printable
 
 LOG = logging.getLogger("incumbent")
@@ -162,7 +162,7 @@ class Trace:
 
     def __call__(self, fact: Fact, /) -> None:
         """Write the line, without the empty fields."""
-        said = {field.name: getattr(fact, field.name) for field in fields(fact)}
+        said = {name: getattr(fact, name) for name in Fact.__annotations__}
         line = json.dumps({name: value for name, value in said.items() if value not in (None, ())})
         stream = self._stream or sys.stderr
         stream.write(f"INCUMBENT {line}\n")  # one call, so that lines of other threads do not mix with it

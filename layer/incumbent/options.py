@@ -3,13 +3,13 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from incumbent import powertools, results
 from incumbent.backends import check_backend, check_waits
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.errors import ConfigurationError
+from incumbent.frozen import dataclass
 from incumbent.keyspaces import check_keyspace
 from incumbent.lease import Lease
 from incumbent.observe import Observer

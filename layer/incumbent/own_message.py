@@ -3,10 +3,10 @@
 import json
 import marshal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from incumbent.calls import Call, Completed, Postponed, Stopped
+from incumbent.frozen import replace
 from incumbent.observe import LOG
 from incumbent.validation import at_any_depth, is_plain
 from incumbent.values import Message, Policy

@@ -4,7 +4,6 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, MutableMapping
-from dataclasses import fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +13,7 @@ from incumbent.values import Policy
 
 VARIABLE = "INCUMBENT_POLICY"
 _DEFAULT = Policy()
-_NAMES = tuple(field.name for field in fields(Policy))
+_NAMES = tuple(Policy.__annotations__)
 
 
 def policy_in_force(given: Policy | None, *, environ: Mapping[str, str] | None = None) -> Policy:

@@ -1,6 +1,5 @@
 """Checks of a handler's result, before its message counts as handled."""
 
-import inspect
 import json
 import math
 import sys
@@ -16,6 +15,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from decimal import Decimal
 from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, WrapperDescriptorType
 
 from incumbent.errors import ConfigurationError, ResultRefused
 
@@ -25,6 +25,8 @@ MAX_RESULT_BYTES = 6_291_556
 MAX_VALUES = 10_000
 """How many values in a result are looked at for unfinished work, the outer ones first."""
 
+_CO_COROUTINE = 0x80  # inspect.CO_COROUTINE
+_BUILT_IN = (type, BuiltinFunctionType, WrapperDescriptorType, MethodWrapperType)
 _FUTURES = (("concurrent.futures", "Future"), ("multiprocessing.pool", "ApplyResult"))
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), dict, list, tuple, set, frozenset})
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -32,7 +34,19 @@ _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 def is_async(hook: object) -> bool:
     """Return whether a hook is an ``async def``, or an object with an ``async def __call__``."""
-    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(type(hook), "__call__", None))  # noqa: B004
+    return is_coroutine_function(hook) or is_coroutine_function(getattr(type(hook), "__call__", None))  # noqa: B004
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Return what ``inspect`` says, which is imported only for what is neither a plain function nor its method."""
+    if not callable(function) or isinstance(function, _BUILT_IN):
+        return False
+    kind: object = type(function)
+    if kind in (FunctionType, MethodType) and not function.__dict__:
+        return bool(getattr(function, "__code__").co_flags & _CO_COROUTINE)  # noqa: B009 - it has one
+    import inspect
+
+    return inspect.iscoroutinefunction(function)
 
 
 def unfinished(value: object) -> bool:

@@ -20,10 +20,10 @@ and until then the message counts as if it had. So no message was ever given to 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal, TypeAlias
 
+from incumbent.frozen import dataclass, replace
 from incumbent.values import FOREVER_MS, Debounce, Failure, MessageState, Origin, Orphan, Policy
 
 LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept

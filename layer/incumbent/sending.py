@@ -1,7 +1,6 @@
 """``send`` stores a message for a key from anywhere and wakes its function."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from incumbent import observe, results
@@ -9,6 +8,7 @@ from incumbent.addresses import Reporter, address_of, auto_waker, refuse_disable
 from incumbent.backends import is_lease_provider
 from incumbent.contract import Mailbox
 from incumbent.errors import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
+from incumbent.frozen import dataclass, replace
 from incumbent.owners import new_ticket, random_name
 from incumbent.policies import note_policy, policy_in_force
 from incumbent.reporting import describe

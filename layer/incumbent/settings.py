@@ -1,9 +1,9 @@
 """How runs go: the settings of a decorated handler, checked when it is decorated."""
 
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from incumbent.errors import ConfigurationError
+from incumbent.frozen import dataclass, field
 from incumbent.validation import MAX_TTL_MS, check_ms, shown
 from incumbent.values import Debounce, Policy
 

@@ -1,12 +1,14 @@
 """What a decorated function accepts: its lease, its message, and its other arguments."""
 
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
 from incumbent.errors import ConfigurationError
 from incumbent.lease import Lease
 from incumbent.options import name_of
+
+if TYPE_CHECKING:
+    import inspect  # imported when a function is decorated: ``import incumbent`` alone does not need it
 
 MARK = "__incumbent__"  # wraps() copies it, so other decorators do not hide it
 _CONTEXTS = ("lambda_context", "context")
@@ -14,9 +16,11 @@ _CONTEXTS = ("lambda_context", "context")
 
 def check_function(function: object, decorator: str) -> None:
     """Refuse what is not a plain function, or is leased already."""
+    import inspect
+
     if not callable(function) or not inspect.isfunction(inspect.unwrap(function)):
         raise ConfigurationError(f"@{decorator} decorates functions, not {function!r}")
-    if next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+    if next(iter(_parameters(function)), "") in ("self", "cls"):
         raise ConfigurationError(f"@{decorator} decorates functions, and {name_of(function)} is a method")
     if hasattr(function, MARK):
         raise ConfigurationError(f"@{decorator}: {name_of(function)} is leased already and would wait for itself")
@@ -32,7 +36,7 @@ def takes_lease(function: Callable[..., Any]) -> bool:
     Raises ``ConfigurationError`` if it requires the argument behind a decorator whose signature does not have it. A
     decorator that accepts anything and still does not pass it on shows at the first event (`named_if_not_passed_on`).
     """
-    taken = inspect.signature(function).parameters.get("lease")
+    taken = _parameters(function).get("lease")
     layers = list(_layers(function))
     if taken is None:
         return not layers and _accepts_lease(function)
@@ -73,7 +77,7 @@ def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _accepts_lease(function: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(function, follow_wrapped=False).parameters
+    parameters = _parameters(function, follow_wrapped=False)
     return "lease" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
@@ -157,8 +161,16 @@ class MessageFunction:
                 )
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _parameters(function: Callable[..., Any], *, follow_wrapped: bool = True) -> "Mapping[str, inspect.Parameter]":
+    import inspect
+
+    return inspect.signature(function, follow_wrapped=follow_wrapped).parameters
+
+
+def _signature(function: Callable[..., Any]) -> "inspect.Signature":
     """Return the signature, with annotations that are text (``from __future__ import annotations``) evaluated."""
+    import inspect
+
     try:
         return inspect.signature(function, eval_str=True)
     except Exception:  # noqa: BLE001 - a name that only a type checker knows, or any other text

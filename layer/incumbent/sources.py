@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from incumbent.credentials import copied, without_credentials
+from incumbent.frozen import dataclass, replace
 from incumbent.validation import MAX_MESSAGE_ID_BYTES, fit
 
 T = TypeVar("T")

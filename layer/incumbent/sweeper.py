@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,7 @@ from incumbent.backends import is_mailbox, resolve_lease_provider
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.contract import LeaseProvider, Mailbox
 from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
+from incumbent.frozen import dataclass
 from incumbent.observe import Fact, Observer, log_fact, tell
 from incumbent.providers import from_env
 from incumbent.retry import search_until

@@ -1,11 +1,11 @@
 """The values that calls take and return: frozen, and valid once they are made."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError
+from incumbent.frozen import dataclass, field
 from incumbent.validation import MAX_TTL_MS, check_error, check_ms, check_origin
 
 MessageState: TypeAlias = Literal["waiting", "running", "handled", "dead", "stopped", "cancelled", "superseded"]

@@ -3,12 +3,12 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from incumbent import results
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.frozen import dataclass, replace
 from incumbent.owners import is_ticket
 from incumbent.stand_in import STAND_IN
 from incumbent.validation import shown

@@ -1637,6 +1637,7 @@ def test_expression_imports_jmespath_alone() -> None:
     code = """
         import sys
         import incumbent
+        incumbent.leased(key="a")(lambda event, context: None)
         before = set(sys.modules)
         incumbent.leased(key_jmespath="a", message_id_jmespath="b || c.d")(lambda event, context: None)
         print(*sorted(set(sys.modules) - before))

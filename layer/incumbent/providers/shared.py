@@ -5,7 +5,6 @@ and ``redrive_full`` make its errors. ``stored_message`` and ``dead_message`` ma
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from incumbent import rules
@@ -17,6 +16,7 @@ from incumbent.errors import (
     MessageInvalid,
     MessageTooLarge,
 )
+from incumbent.frozen import replace
 from incumbent.providers.unreadable import message_of
 from incumbent.rules import MAX_STORED, Dead, KeyState, Stored
 from incumbent.validation import (

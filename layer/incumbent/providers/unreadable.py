@@ -5,10 +5,10 @@ letter at once, with the unchanged text as its event.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from incumbent.errors import LeaseLost
+from incumbent.frozen import dataclass, replace
 from incumbent.validation import UnreadableBody, from_json, raw_text
 from incumbent.values import Claim, Claimed, Continued, Duplicate, Failure, Idle, Message, Released, Routed
 

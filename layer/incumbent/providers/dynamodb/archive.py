@@ -5,10 +5,10 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from incumbent import rules
 from incumbent.errors import IncumbentError, LeaseUnavailable, StoredFormatUnknown
+from incumbent.frozen import replace
 from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.attributes import VERSION, Item, elements, typed
 from incumbent.providers.dynamodb.bodies import body_items

@@ -16,8 +16,7 @@ nothing has happened meanwhile that would change it:
 Every element of the list that is changed or removed is named by its id as well.
 """
 
-from dataclasses import dataclass
-
+from incumbent.frozen import dataclass
 from incumbent.providers.dynamodb import item, traces
 from incumbent.providers.dynamodb.attributes import VERSION, Typed, elements, seconds, text, typed
 from incumbent.providers.dynamodb.expression import Update

@@ -18,11 +18,11 @@ claim first puts a large body under its own name, and deletes the body if it did
 was lost: then a late copy of the claim may still come, and TTL deletes the body.
 """
 
-from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from incumbent import rules
 from incumbent.errors import MailboxFull
+from incumbent.frozen import dataclass, replace
 from incumbent.providers.dynamodb import item, quick
 from incumbent.providers.dynamodb.bodies import Reference
 from incumbent.providers.dynamodb.change import Change
@@ -69,7 +69,7 @@ class Claiming:
     after_ms: int
     debounce: Debounce | None
     interrupt: bool
-    body: str = field(init=False)
+    body: str = ""
     most: int = 0
     superseded: tuple[str, ...] = ()
     full: MailboxFull | None = None

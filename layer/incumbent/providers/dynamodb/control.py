@@ -2,13 +2,13 @@
 
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Literal, TypeAlias
 
 from incumbent import rules
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import IncumbentError, StoredFormatUnknown
+from incumbent.frozen import replace
 from incumbent.providers.dynamodb import item, quick
 from incumbent.providers.dynamodb.attributes import text, typed
 from incumbent.providers.dynamodb.bodies import WHY_GONE

@@ -1,9 +1,9 @@
 """Builds one UpdateItem: every name and value by a placeholder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from incumbent.frozen import dataclass
 from incumbent.providers.dynamodb.attributes import VERSION, Item, Typed, Value, typed
 
 # What an applied update answers: the whole item, what it has written, or nothing.

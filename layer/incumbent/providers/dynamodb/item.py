@@ -52,10 +52,10 @@ digest, since every write of the item costs as much as the whole item.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from incumbent.errors import StoredFormatUnknown
+from incumbent.frozen import dataclass, replace
 from incumbent.providers.dynamodb.attributes import (
     VERSION,
     Item,

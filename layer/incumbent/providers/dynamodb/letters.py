@@ -1,9 +1,9 @@
 """Dead letters: messages out of attempts, each in an item of its own (M6)."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from incumbent.errors import StoredFormatUnknown
+from incumbent.frozen import dataclass
 from incumbent.providers.dynamodb.attributes import (
     VERSION,
     Item,

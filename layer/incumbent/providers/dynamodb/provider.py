@@ -2,13 +2,13 @@
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from incumbent import rules
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
 from incumbent.contract import DEFAULT_POLICY
 from incumbent.errors import ConfigurationError, IncumbentError, StoredFormatUnknown
+from incumbent.frozen import replace
 from incumbent.providers.dynamodb import archive, quick
 from incumbent.providers.dynamodb.bodies import WHY_GONE
 from incumbent.providers.dynamodb.change import MAX_PLACES

@@ -11,10 +11,10 @@ kept (M17).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from incumbent import rules
+from incumbent.frozen import dataclass
 from incumbent.providers.dynamodb import quick
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.steps import Steps, When, due_in_ms, expires_in_ms, until, waiting

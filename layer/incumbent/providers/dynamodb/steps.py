@@ -3,12 +3,12 @@
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
 from incumbent import rules
 from incumbent.clock import Clock, Moment, deadline
 from incumbent.errors import LeaseLost, LeaseUnavailable
+from incumbent.frozen import dataclass, replace
 from incumbent.providers.dynamodb import item, traces
 from incumbent.providers.dynamodb.attributes import Item, check_version, typed
 from incumbent.providers.dynamodb.bodies import WHY_GONE, Reference, body_items, body_names, body_of

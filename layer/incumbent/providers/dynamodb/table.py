@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError
@@ -12,6 +11,7 @@ from botocore.parsers import ResponseParserError
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseUnavailable, MailboxFull
+from incumbent.frozen import dataclass, replace
 from incumbent.providers.dynamodb.attributes import Item, size_of, typed
 from incumbent.providers.dynamodb.client import Clients, tried_inside, waits_ms
 from incumbent.providers.dynamodb.expression import Request

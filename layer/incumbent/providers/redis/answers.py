@@ -1,11 +1,11 @@
 """The answers of the scripts: their messages, and the errors that they stand for."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from incumbent.clock import Moment
 from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
+from incumbent.frozen import dataclass, replace
 from incumbent.providers.shared import status_left
 from incumbent.providers.unreadable import message_of
 from incumbent.validation import from_json

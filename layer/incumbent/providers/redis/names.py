@@ -1,9 +1,9 @@
 """The names of a key's records: its lease, which other programs may use too, and the companions in its hash slot."""
 
 import functools
-from dataclasses import dataclass
 
 from incumbent.errors import ConfigurationError
+from incumbent.frozen import dataclass
 
 # `scripts/lease.lua` describes each.
 COMPANIONS = ("state", "mail", "messages", "ended", "dead", "letters", "hold")

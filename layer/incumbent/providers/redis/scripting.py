@@ -3,8 +3,9 @@
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
+
+from incumbent.frozen import dataclass
 
 _RECORD = ("lease", "record")
 _STATE = (*_RECORD, "state", "held")

@@ -1,12 +1,12 @@
 """A search through all names of a store, one primary after another; it goes on where one of them gives no answer."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis.crc import key_slot
 
 from incumbent.errors import IncumbentError, LeaseUnavailable, ListIncomplete, StoredFormatUnknown
+from incumbent.frozen import dataclass
 from incumbent.providers.redis.answers import ScriptAnswer
 from incumbent.providers.redis.explanations import is_migrating, is_odd_record
 from incumbent.providers.redis.names import Names

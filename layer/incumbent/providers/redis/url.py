@@ -1,6 +1,5 @@
 """The address of a server: reading a URL, or several of one cluster."""
 
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -8,6 +7,7 @@ from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
 
 from incumbent.errors import ConfigurationError
+from incumbent.frozen import dataclass
 from incumbent.providers.redis.clients import in_ms
 from incumbent.retry import wait_ms
 

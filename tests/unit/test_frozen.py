@@ -1,0 +1,121 @@
+"""The package's dataclasses: what the standard library promises of its own, they do too."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from incumbent.frozen import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A value with each kind of field."""
+
+    name: str
+    weight: int = 1
+    stops: list[str] = field(default_factory=list)
+    seen: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a weight that cannot be."""
+        if self.weight < 0:
+            raise ValueError("weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter(Parcel):
+    """A value with a required field behind its base's defaults."""
+
+    stamp: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A value without fields."""
+
+
+@dataclass(slots=True)
+class Counter:
+    """A value that may change. Its other fields have names of variables."""
+
+    count: int = 0
+    new: int = 0
+    _new: int = 0
+
+
+def test_values_are_compared_by_class_and_fields() -> None:
+    """A field with ``compare=False`` does not count, and no other class is equal."""
+    assert Parcel(name="a", seen=1) == Parcel(name="a", seen=2)
+    assert Parcel(name="a") != Parcel(name="b")
+    assert Parcel(name="a") != Letter(name="a", stamp="s")
+    assert hash(Nothing()) == hash(Nothing())
+    assert Nothing() == Nothing()
+
+
+def test_each_value_gets_a_default_that_is_made_for_it() -> None:
+    """A default factory is called for each value."""
+    assert Parcel(name="a").stops is not Parcel(name="a").stops
+    assert Parcel(name="a", stops=["x"]).stops == ["x"]
+
+
+def test_frozen_values_cannot_be_changed() -> None:
+    """Neither set nor deleted, nor given another attribute; one that is not frozen can be changed."""
+    parcel: Any = Parcel(name="a")
+    for name in ("name", "other"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(parcel, name, "b")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del parcel.name
+    counter = Counter()
+    counter.count += 1
+    assert counter == Counter(1)
+    with pytest.raises(TypeError):
+        hash(counter)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    """A missing field, an unknown one, a positional one, and what ``__post_init__`` refuses, also in a copy."""
+    make: Any = Parcel
+    copied: Any = replace
+    for arguments, named in (((), {}), ((), {"name": "a", "size": 1}), (("a",), {})):
+        with pytest.raises(TypeError):
+            make(*arguments, **named)
+    with pytest.raises(TypeError):
+        copied(Parcel(name="a"), size=1)
+    with pytest.raises(ValueError, match="weight"):
+        replace(Parcel(name="a"), weight=-1)
+
+
+def test_the_standard_library_takes_them_for_its_own() -> None:
+    """``dataclasses``, ``copy``, ``pickle`` and ``inspect`` work on them."""
+    letter = Letter(name="a", stamp="s", stops=["x"])
+    assert dataclasses.is_dataclass(letter)
+    assert [each.name for each in dataclasses.fields(letter)] == ["name", "weight", "stops", "seen", "stamp"]
+    assert dataclasses.asdict(letter) == {"name": "a", "weight": 1, "stops": ["x"], "seen": 0, "stamp": "s"}
+    assert dataclasses.replace(letter, weight=2) == replace(letter, weight=2)
+    assert pickle.loads(pickle.dumps(letter)) == letter  # noqa: S301 - our own bytes
+    assert copy.deepcopy(letter) == letter
+    assert list(inspect.signature(Letter).parameters) == ["name", "weight", "stops", "seen", "stamp"]
+    assert repr(letter) == "Letter(name='a', weight=1, stops=['x'], seen=0, stamp='s')"
+
+
+def test_a_copy_keeps_the_class() -> None:
+    """A copy of a subclass is one of it, whichever was copied first."""
+    assert type(replace(Parcel(name="a"), weight=2)) is Parcel
+    assert type(replace(Letter(name="a", stamp="s"), weight=2)) is Letter
+
+
+def test_fields_may_have_any_name() -> None:
+    """A name that the compiled functions might use themselves is not mixed up."""
+    assert replace(Counter(1, 2, 3), new=4) == Counter(1, 4, 3)
+
+
+def test_positional_fields_match_by_place() -> None:
+    """A class whose fields may be given by place can be matched by place."""
+    match Counter(3):
+        case Counter(count):
+            assert count == 3
