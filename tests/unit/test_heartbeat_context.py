@@ -10,11 +10,12 @@ from uuid import uuid4
 import boto3
 import pytest
 
+import incumbent
 from incumbent import Lease, current_lease
 from incumbent.testing.servers import DynamoDBServer, create_table
 from tests.unit.test_runs import Line
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = Path(incumbent.__file__).parent  # the one that is tested: perhaps a copy with a fault
 
 PATCHED = """
 import sys, threading
@@ -49,7 +50,7 @@ def test_clients_that_xray_has_patched_renew_outside_lambda(missing: str, moto_s
     create_table(boto3.client("dynamodb", endpoint_url=moto_server.endpoint_url, region_name="eu-central-1"), table)
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT / "layer"),
+        "PYTHONPATH": str(PACKAGE.parent),
         "INCUMBENT_PROVIDER": "dynamodb",
         "INCUMBENT_TABLE_NAME": table,
         **moto_server.environment,
