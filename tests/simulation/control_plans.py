@@ -134,3 +134,55 @@ def later(chance: random.Random) -> Draft:
         "most_faults": chance.choice((1, 2)),
         "each_fault": 0.2,
     }
+
+
+def answered(chance: random.Random) -> Draft:
+    """Callers who wait for results, also those of messages that others brought; and others who look at all times."""
+    when_busy = chance.choice(("wait", "wait", "enqueue"))
+    return {
+        "arrivals": arrivals_of(
+            chance,
+            chance.choice(("aab", "abc", "abab")),
+            chance.choice((100, 1_500)),
+            kind=chance.choice(("http", "http", "asynchronous")),
+        ),
+        "acts": tuple(
+            Act(
+                at_ms=chance.randint(0, 5_000),
+                call=chance.choice(("find", "find", "show")),
+                message_id=chance.choice("abc"),
+                opening=an_opening(chance),
+            )
+            for _ in range(chance.randint(2, 6))
+        ),
+        "policy": {"result_bytes": chance.choice((20, 400, 400))},
+        "wakes": chance.random() < 0.7,
+        "when_busy": when_busy,
+        "wait_ms": 4_000 if when_busy == "wait" else None,
+        "handlers": Handlers(steps=(1, 4), step_ms=(50, 900), raises=0.1, takes=0.2, renews=0.4, notes=0.7),
+        "faults": (*REPLIES, "late", "twice", *DEATHS),
+        "most_faults": chance.choice((1, 2)),
+        "each_fault": chance.choice((0.05, 0.2)),
+    }
+
+
+def latest(chance: random.Random) -> Draft:
+    """Messages that replace those before them, beside a run, failed ones, some for later, and duplicates."""
+    return {
+        "arrivals": tuple(
+            Arrival(
+                at_ms=chance.randint(0, chance.choice((400, 3_000))),
+                message_id=each,
+                kind=chance.choice(("http", "asynchronous", "sent")),
+                after_ms=chance.choice((0, 0, 0, 800)),
+            )
+            for each in chance.choice(("abcd", "abcde", "abcbd"))
+        ),
+        "policy": {"keep": "latest", "on_error": chance.choice(("skip", "skip", "block"))},
+        "wakes": chance.random() < 0.7,
+        "delays": chance.random() < 0.5,
+        "handlers": Handlers(steps=(1, 3), step_ms=(50, 900), raises=chance.choice((0.0, 0.4)), takes=0.2),
+        "faults": (*REPLIES, "late", "twice", *DEATHS),
+        "most_faults": chance.choice((1, 2)),
+        "each_fault": chance.choice((0.05, 0.2)),
+    }

@@ -32,7 +32,7 @@ class Act:
     """
 
     at_ms: int
-    call: Literal["stop", "hold", "resume", "cancel"]
+    call: Literal["stop", "hold", "resume", "cancel", "find", "show"]
     for_ms: int = 0
     looks: bool = False
     message_id: str = ""
@@ -54,6 +54,7 @@ class Handlers:
     looks: float = 0.5
     stops: float = 0.0
     cools: float = 0.0
+    notes: float = 0.0
 
 
 Draft: TypeAlias = dict[str, Any]

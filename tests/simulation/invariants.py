@@ -16,6 +16,7 @@ from incumbent.rules import KeyState
 from incumbent.values import Busy, Claimed, Continued, Duplicate, Message, Policy, Released, Routed
 from tests.simulation.control_invariants import ControlInvariants
 from tests.simulation.environment import EPOCH_MS, Environment
+from tests.simulation.outcome_invariants import OutcomeInvariants
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.store import NOTHING_YET, Asked, Effect
 from tests.simulation.trace_text import answer_in_short, state_in_short
@@ -61,9 +62,11 @@ class Invariants:
     owned_ms: int = -1
     came_to_its_end: bool = False
     control: ControlInvariants = field(init=False)
+    outcomes: OutcomeInvariants = field(init=False)
 
     def __post_init__(self) -> None:
-        """Judge control apart."""
+        """Judge control and outcomes apart."""
+        self.outcomes = OutcomeInvariants(policy=self.policy, skew_ms=self.skew_ms or 0, broken=self._broken)
         self.control = ControlInvariants(scheduler=self.scheduler, skew_ms=self.skew_ms or 0, broken=self._broken)
 
     # --- what the store has done
@@ -76,7 +79,8 @@ class Invariants:
         if after is not before:
             self._effect(asked, before, after)
             self._lease(before, after)
-            self._mail(asked, before, after)
+            self._mail(asked, before, after, now_ms)
+            self.outcomes.witness(asked, before, after, now_ms)
             self._given(before, after, now_ms)
             self._closed(asked, before, after, now_ms)
         if self.say is not None:
@@ -113,7 +117,7 @@ class Invariants:
         if kept and after.expires_ms < before.expires_ms:
             self._broken("R4", f"the lease of {after.owner} was shortened by {before.expires_ms - after.expires_ms} ms")
 
-    def _mail(self, asked: Asked, before: KeyState, after: KeyState) -> None:
+    def _mail(self, asked: Asked, before: KeyState, after: KeyState, now_ms: int) -> None:
         ids = [message.id for message in after.mail]
         if len(set(ids)) < len(ids):
             self._broken("M5", f"an id stands twice in the mailbox: {ids}")
@@ -122,8 +126,12 @@ class Invariants:
             if message_id not in stood:
                 self._came(asked, message_id)
         stands, dead_lettered = set(ids), {trace.id for trace in after.ended if trace.outcome == "dead"}
+        superseded = {trace.id for trace in after.ended if trace.outcome == "superseded"}
         for message in before.mail:
-            if message.id not in stands:
+            if message.id not in stands and message.id in superseded:
+                self.control.left[message.id] = "superseded"
+                self.outcomes.supersedes(asked, before, message.id, now_ms)
+            elif message.id not in stands:
                 self._left(asked, before, message.id, dead_lettered)
         for message_id, why in self.accepted.items():
             if message_id not in stands and not self._is_over(message_id):
@@ -149,6 +157,7 @@ class Invariants:
                 self._broken("M6", f"message {message_id} is dead after {self.deliveries[message_id]} deliveries")
         elif message_id in asked.handled:
             self.handled[message_id] += 1
+            self.outcomes.handled_by[message_id] = asked.owner
             if (asked.owner, message_id) not in self.completed:
                 self._broken("M3", f"{asked.owner} settles {message_id} as handled, but never came to its end")
         elif not self.control.leaves(asked, before, message_id) and message_id not in asked.dropped:
@@ -257,6 +266,7 @@ class Invariants:
             self._claimed(asked, answer)
         else:
             self.control.answered(asked, answer)
+        self.outcomes.answered(asked, answer)
         if asked.call == "transfer" and answer is False and asked.effects:
             self._broken("R8", f"{asked.owner} has transferred the key and is told that it did not")
         if self.say is not None:
@@ -314,8 +324,10 @@ class Invariants:
         if self.handled[message.id] and run.believes:
             self._broken("M5", f"{message.id} was handled, and {run.lease.owner} runs it again")
 
-    def completes(self, run: Run) -> None:
-        """A handler has done what it had to do for all its messages."""
+    def completes(self, run: Run, result: object) -> None:
+        """A handler has done what it had to do for all its messages, and returns."""
+        for message in run.lease.held:
+            self.outcomes.completes(run.lease.owner, message.id, result)
         self.completed |= {(run.lease.owner, message.id) for message in run.lease.held}
 
     def ends(self, run: Run) -> None:

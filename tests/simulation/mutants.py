@@ -234,6 +234,47 @@ class _WithoutDebounce(Rules):
         return rules.claim(state, *rest, **{**more, "debounce": None})
 
 
+class _NoteSurvives(Rules):
+    """A successor inherits the note of the tenure before."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        after, said = rules.settle(state, *rest, **more)
+        passed = isinstance(said, rules.Granted) and after is not state
+        return (replace(after, note=state.note) if passed else after), said
+
+
+class _ForgetsResults(Rules):
+    """A settle keeps no result, though the policy says so."""
+
+    @staticmethod
+    def settle(state: KeyState, *rest: Any, **more: Any) -> Any:
+        return rules.settle(state, *rest, **{**more, "results": None})
+
+
+class _KeepsAll(Rules):
+    """What is stored behind an owner replaces nothing."""
+
+    @staticmethod
+    def claim(state: KeyState, *rest: Any, policy: Any, **more: Any) -> Any:
+        return rules.claim(state, *rest, policy=replace(policy, keep="all"), **more)
+
+
+class _ReplacesFailed(Rules):
+    """What has failed, or is for later, is replaced as if it had never been delivered and were due."""
+
+    @staticmethod
+    def claim(state: KeyState, now_ms: int, *rest: Any, **more: Any) -> Any:
+        after, said = rules.claim(state, now_ms, *rest, **more)
+        if not isinstance(said, rules.Accepted) or not said.superseded:
+            return after, said
+        gone = [m for m in after.mail if m.due_ms > now_ms and m.delivered_fence != after.fence]
+        traces = [Ended(id=m.id, outcome="superseded", claimed_by="", fence=0, at_ms=now_ms) for m in gone]
+        mail = tuple(m for m in after.mail if m not in gone)
+        superseded = (*said.superseded, *(m.id for m in gone))
+        return replace(after, mail=mail, ended=(*after.ended, *traces)), replace(said, superseded=superseded)
+
+
 class _DueAtOnce(Rules):
     """What is for later is due at once."""
 
@@ -399,6 +440,28 @@ _ALL = (
         breaks=("M15",),
         scenario="quiet",
         rules=_WithoutDebounce(),
+    ),
+    Mutant(
+        name="note survives",
+        says=_NoteSurvives.__doc__ or "",
+        breaks=("M18",),
+        scenario="answered",
+        rules=_NoteSurvives(),
+    ),
+    Mutant(
+        name="forgets results",
+        says=_ForgetsResults.__doc__ or "",
+        breaks=("M17",),
+        scenario="answered",
+        rules=_ForgetsResults(),
+    ),
+    Mutant(name="keeps all", says=_KeepsAll.__doc__ or "", breaks=("M21",), scenario="latest", rules=_KeepsAll()),
+    Mutant(
+        name="replaces failed",
+        says=_ReplacesFailed.__doc__ or "",
+        breaks=("M21",),
+        scenario="latest",
+        rules=_ReplacesFailed(),
     ),
     Mutant(name="due at once", says=_DueAtOnce.__doc__ or "", breaks=("M14",), scenario="later", rules=_DueAtOnce()),
     *(

@@ -1,9 +1,10 @@
-"""What an operator does to the key while others use it: stop, hold, resume, cancel."""
+"""What an operator does to the key while others use it: stop, hold, resume, cancel, and look."""
 
 import random
 from contextlib import suppress
 
 from incumbent.errors import LeaseUnavailable
+from incumbent.values import Policy
 from tests.simulation.drafts import Act
 from tests.simulation.environment import EnvironmentClock
 from tests.simulation.store import KEY
@@ -12,7 +13,9 @@ from tests.simulation.watched import WatchedProvider
 _LOOKS_AT_IT_MS = 400
 
 
-def operate(provider: WatchedProvider, act: Act, clock: EnvironmentClock, chance: random.Random) -> None:
+def operate(
+    provider: WatchedProvider, act: Act, clock: EnvironmentClock, chance: random.Random, policy: Policy
+) -> None:
     """Carry out one act; once more where the outcome is unknown, as the errors say."""
     fence = None
     if act.looks:
@@ -21,11 +24,11 @@ def operate(provider: WatchedProvider, act: Act, clock: EnvironmentClock, chance
         clock.sleep_ms(chance.randint(0, _LOOKS_AT_IT_MS))
     for _ in range(2):
         with suppress(LeaseUnavailable):
-            _carry_out(provider, act, fence)
+            _carry_out(provider, act, fence, policy)
             return
 
 
-def _carry_out(provider: WatchedProvider, act: Act, fence: int | None) -> None:
+def _carry_out(provider: WatchedProvider, act: Act, fence: int | None, policy: Policy) -> None:
     match act.call:
         case "stop":
             provider.stop(KEY, fence=fence, reason=f"stop at {act.at_ms}")
@@ -35,3 +38,7 @@ def _carry_out(provider: WatchedProvider, act: Act, fence: int | None) -> None:
             provider.resume(KEY)
         case "cancel":
             provider.cancel(KEY, act.message_id)
+        case "find":
+            provider.find(KEY, act.message_id, policy=policy)
+        case "show":
+            provider.show(KEY)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from incumbent.settings import Settings
 from incumbent.values import Policy
-from tests.simulation.control_plans import held, later, quiet, stopped
+from tests.simulation.control_plans import answered, held, later, latest, quiet, stopped
 from tests.simulation.drafts import (
     DEATHS,
     REPLIES,
@@ -341,6 +341,8 @@ SCENARIOS: Mapping[str, _Scenario] = {
         held,
         quiet,
         later,
+        answered,
+        latest,
     )
 }
 
@@ -363,6 +365,7 @@ def plan_of(chance: random.Random, *, scenario: str | None = None, stores: Seque
         watch_ms=draft.get("watch_ms"),
         min_gap_ms=draft.get("min_gap_ms", 0),
         drain_ms=draft.get("drain_ms"),
+        wait_ms=draft.get("wait_ms"),
         policy=policy,
     )
     return Plan(

@@ -33,6 +33,8 @@ class Asked:
     dropped: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     cancelled: str | None = None
+    sought: str = ""
+    note: Any = None
     fence: int | None = None
     after_ms: int = 0
     for_ms: int = 0
@@ -49,7 +51,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a request has done: the key ``granted``, ``freed`` or ``passed``, a message ``stored`` or ``cancelled``."""
+    """What a request has done: the key ``granted``, ``freed`` or ``passed``, a message ``stored`` or ``cancelled``.
+
+    Where a message is ``superseded``, ``owner`` is its id.
+    """
 
     what: str
     owner: str | None = None

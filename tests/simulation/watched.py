@@ -209,7 +209,7 @@ class WatchedProvider:
         give_up_at: Moment | None = None,
     ) -> Beat:
         """R4, M2, M18."""
-        asked = Asked(call="beat", owner=owner, fence=fence)
+        asked = Asked(call="beat", owner=owner, fence=fence, note=note)
         return self._pass_on(
             asked, lambda: self._provider.beat(key, owner, ttl_ms, note=note, fence=fence, give_up_at=give_up_at)
         )
@@ -267,7 +267,8 @@ class WatchedProvider:
 
     def find(self, key: str, message_id: str, *, policy: Policy = DEFAULT_POLICY) -> Status:
         """M5."""
-        return self._pass_on(Asked(call="look"), lambda: self._provider.find(key, message_id, policy=policy))
+        asked = Asked(call="find", sought=message_id)
+        return self._pass_on(asked, lambda: self._provider.find(key, message_id, policy=policy))
 
     def show(self, key: str, *, events: bool = False) -> KeyStatus:
         """What is known of the key."""

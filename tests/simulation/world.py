@@ -262,6 +262,8 @@ class World:
 
     def told(self, outcome: Outcome, call: Call) -> str:
         """What success the source is told; an error where there is none."""
+        if isinstance(outcome, Completed) and call.message is not None:
+            self.invariants.outcomes.told(call.message.id, outcome.result)
         if call.message is None or isinstance(outcome, Completed | Postponed | Stopped | Routed | Duplicate):
             return answer_in_short(outcome)
         raise LeaseUnavailable(f"not run and not stored: {answer_in_short(outcome)}")
@@ -342,6 +344,8 @@ class World:
             clock.sleep_ms(chance.randint(*does.step_ms))
             if chance.random() < does.looks and self.should_defer(lease):
                 return lease.defer()
+            if does.notes and chance.random() < does.notes:
+                lease.note(f"{lease.owner} at {self.scheduler.now_ms}")
             with suppress(LeaseUnavailable):
                 if chance.random() < does.takes and not self.plan.only_leases:
                     for taken in lease.take():
@@ -356,8 +360,9 @@ class World:
             raise self.failure(message)
         if not self.is_calm and not self.plan.only_leases and chance.random() < does.defers:
             return lease.defer()
-        self.invariants.completes(run)
-        return "done"
+        result = f"done by {lease.owner}"
+        self.invariants.completes(run, result)
+        return result
 
     def should_defer(self, lease: Lease) -> bool:
         """Whether a handler that looks leaves its messages to the next run. One that was stopped may be cancelled."""
@@ -436,9 +441,13 @@ class World:
             operator = self.environment()
             operator.serves, operator.opening = "operator", list(act.opening)
             self.say(f"an operator: {act.call}")
-            self.scheduler.spawn(operator, lambda: operate(self.provider(operator), act, operator.clock, self.chance))
+            self.scheduler.spawn(operator, lambda: self.operate(operator, act))
 
         self.scheduler.at(act.at_ms, begin)
+
+    def operate(self, operator: Environment, act: Act) -> None:
+        """What an operator does, from an environment of its own."""
+        operate(self.provider(operator), act, operator.clock, self.chance, self.plan.settings.policy)
 
     def sweep_once(self) -> None:
         """A sweeper comes by in the middle of it all."""
