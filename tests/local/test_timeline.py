@@ -1,8 +1,11 @@
 """The page of a replay: what it shows, and that it shows nothing else; in headless Chromium where that is installed."""
 
+import itertools
+import json
 import re
 import shutil
 import subprocess
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -77,13 +80,16 @@ class Dom(HTMLParser):
         return [given for name, given in self.tags if name == tag and kind in given.get("class", "").split()]
 
 
-def opened(text: str, folder: Path, script: str = "") -> str:
+def opened(text: str, folder: Path, script: str = "", *more: str) -> str:
     """The page as Chromium has it, after a script of the test's; as it was written, where there is no Chromium."""
     if CHROMIUM is None:
         return text
     (folder / "page.html").write_text(text.replace("</body>", f"<script>{script}</script></body>"), "utf-8")
     done = subprocess.run(
-        [CHROMIUM, "--headless", *QUIET, *MORE_QUIET, f"--user-data-dir={folder}/profile", "--dump-dom", "page.html"],
+        [
+            *(CHROMIUM, "--headless", *QUIET, *MORE_QUIET, *more),
+            *(f"--user-data-dir={folder}/profile", "--dump-dom", "page.html"),
+        ],
         cwd=folder,
         env={"HOME": str(folder), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -155,6 +161,71 @@ def test_hovering_or_tapping_shows_the_fact(text: str, tmp_path: Path) -> None:
     (shown,) = re.findall(r'<div id="fact"[^>]*>([^<]*)</div>', found)
     assert shown == (expected if CHROMIUM else "Hover over a mark, or tap it, to see the fact.")
     assert f"<title>{expected}</title>" in found
+
+
+MEASURE = """
+const style = name => getComputedStyle(document.querySelector(name));
+const boxes = name => [...document.querySelectorAll(name)].map(each => {
+  const box = each.getBoundingClientRect();
+  return [box.left, box.right];
+});
+const found = {
+  width: innerWidth,
+  scrolls: document.documentElement.scrollWidth,
+  texts: boxes("h1, h2, li, .legend span, #fact"),
+  ticks: boxes(".axis text"),
+  shapes: boxes("[data-fact]"),
+  sizes: [...document.querySelectorAll("*")].map(each => parseFloat(getComputedStyle(each).fontSize)),
+  colours: {
+    page: style("body").backgroundColor, ink: style("body").color, faint: style(".legend").color,
+    tick: style(".axis text").fill, bad: style(".summary .fault").color, lane: style("section.bad h2").color,
+    lost: style("circle.fault").fill, overlap: style(".run.overlap").fill, killed: style("text.mark.fault").fill,
+    run: style(".run.o0").fill, other: style(".run.o1").fill,
+  },
+};
+parent.document.getElementById("measured").textContent = JSON.stringify(found);
+"""
+FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><pre id="measured"></pre>
+<iframe width="{width}" height="844" style="border: 0" srcdoc="{page}"></iframe></body>"""
+
+
+def luminance(colour: str) -> float:
+    """How light a colour is, as WCAG has it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """By how much two colours differ in lightness: text can be read from 4.5 on, a shape seen from 3 on."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not here")
+@pytest.mark.parametrize("width", [390, 1_200])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_page_reads_well(text: str, tmp_path: Path, width: int, *, dark: bool) -> None:
+    """On a phone and on a desktop, by day and in the dark: nothing is cut off, too small, or too faint."""
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    measured = text.replace("</body>", f"<script>{MEASURE}</script></body>")
+    frame = FRAME.format(width=width, page=escape(measured))  # a window has 500 pixels at least
+    shown = opened(frame, tmp_path, "", scheme, "--window-size=1300,1000")
+    found = json.loads(unescape(re.findall(r'<pre id="measured">([^<]*)</pre>', shown)[0]))
+    assert found["width"] == width
+    assert found["scrolls"] <= width
+    assert all(left >= 0 and right <= width for left, right in found["texts"] + found["ticks"] + found["shapes"])
+    assert all(one[1] < following[0] for one, following in itertools.pairwise(found["ticks"]))
+    assert min(found["sizes"]) >= 12
+
+    colours = found["colours"]
+    assert (luminance(colours["page"]) < 0.1) is dark
+    for each in ("ink", "faint", "tick", "bad"):
+        assert contrast(colours[each], colours["page"]) >= 4.5, each
+    for each in ("run", "other"):
+        assert contrast(colours[each], colours["page"]) >= 2.5, each
+    assert {colours[each] for each in ("lane", "lost", "overlap", "killed")} == {colours["bad"]}
+    assert colours["bad"] not in {colours[each] for each in ("ink", "faint", "run", "other")}
 
 
 def test_page_loads_nothing_and_runs_nothing_of_the_data(text: str, dom: Dom) -> None:

@@ -22,12 +22,15 @@ _MARKS = {
     "handed_over": ("handover", "→", "handed over"),
     "lost": ("fault", "✕", "lost its lease"),
     "stop_asked": ("stop", "■", "asked to stop"),
-    "stop_sent": ("stop", "■", "stop"),
+    "stop_sent": ("stop", "□", "stop"),
     "held": ("hold", "‖", "held"),
     "dead": ("fault", "✝", "gave up"),
 }
 _TOP, _DOT_Y, _ROW, _BAR = 34, 14, 24, 16
 _TICKS = 6
+_EDGE = 0.04
+_FAULT = ' class="fault"'
+_FAULTS = ("lost:", "handled twice:", "overlap:")
 _SECOND_MS = 1_000
 
 
@@ -71,7 +74,9 @@ def page(
     drawn = "\n".join(
         _draw(key, lane, scale, colours=colours, summary=summary, name=name) for key, lane in lanes.items()
     )
-    told = "".join(f"<li>{_safe(line)}</li>" for line in summary_lines(summary, name))
+    told = "".join(
+        f"<li{_FAULT if line.startswith(_FAULTS) else ''}>{_safe(line)}</li>" for line in summary_lines(summary, name)
+    )
     template = resources.files("incumbent.local").joinpath("timeline.html").read_text("utf-8")
     parts = {
         "TITLE": _safe(title),
@@ -105,8 +110,10 @@ class _Scale:
         step = 10 ** math.floor(math.log10(rough))
         step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= rough)
         for number in range(math.floor(self.span_ms / step) + 1):
+            part = number * step / self.span_ms
+            anchor = "start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle"
             x = self.at(self.start_ms + number * step)
-            yield f'<text x="{x}" y="12" text-anchor="middle">{_time(number * step)}</text>'
+            yield f'<text x="{x}" y="12" text-anchor="{anchor}">{_time(number * step)}</text>'
 
 
 def _lanes(facts: Sequence[Fact], answers: Sequence[Answer], name: Callable[[str], str]) -> dict[str, _Lane]:
