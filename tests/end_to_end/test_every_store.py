@@ -1,6 +1,7 @@
 """What must hold on every store: each wake runs once, no outage kills a message, nothing stays behind."""
 
 import contextlib
+import dataclasses
 import random
 import threading
 from collections import Counter
@@ -212,28 +213,62 @@ def kind_of(name: str) -> str:
     return {"lease": "state", "ended": "ended", "dead": "dead", "body": "body"}[item.partition("#")[0]]
 
 
+class Recorded:
+    """A provider that notes the names of its calls."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._provider, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            self.calls.append(name)
+            return method(*args, **more)
+
+        return call
+
+
 @pytest.mark.parametrize("observed", [name for name in STORES if name != "memory"], indirect=True)
 def test_handing_over_adds_the_wake_and_no_request(observed: ObservedStore) -> None:
-    """The owner spares the last settle, which is the successor's, as its claim is: together as in place (M10)."""
-    mixture = Mixture(observed)
-    in_place = handler_of(observed, mixture.work, waker=None, policy=POLICY)
+    """Another message costs a settle in place; handed over, a claim and a settle (M10).
+
+    So the owner asks what it asks without another message, and so does its successor; together they ask once more than
+    one invocation that runs both. No call takes more requests than in place.
+    """
+    recorded = Recorded(observed.provider)
+    mixture = Mixture(dataclasses.replace(observed, provider=recorded))
+    in_place = handler_of(mixture.observed, mixture.work, waker=None, policy=POLICY)
 
     def event(key: str, meanwhile: int) -> dict[str, Any]:
         return {**HTTP, "key": key, "id": f"m{key}", "fill": "", "meanwhile": meanwhile}
 
-    alone = observed.counted(lambda: mixture.invoke(event("a", 0), "alone"))
-    without = observed.counted(lambda: in_place(event("b", 1), "in place"))
-    assert mixture.runs == 3
-    owner = observed.counted(lambda: mixture.invoke(event("c", 1), "owner"))
-    assert mixture.runs == 4
-    assert len(mixture.wakes) == 1
-    successor = observed.counted(mixture.deliver)
-    assert mixture.runs == 5
+    def asked(invoke: Callable[[], object]) -> tuple[list[str], Counter[str]]:
+        recorded.calls.clear()
+        requests = observed.counted(invoke)
+        return list(recorded.calls), Counter(requests)
 
-    assert sum(alone.values()) == 2
-    both = Counter(owner) + Counter(successor)
-    both[next(iter(alone))] -= sum(alone.values()) - 1  # a run more, and a settle less
-    assert both == without
+    mixture.invoke(event("first", 1), "the scripts are loaded")
+    mixture.deliver()
+    before = mixture.runs
+    alone = asked(lambda: mixture.invoke(event("a", 0), "alone"))
+    without = asked(lambda: in_place(event("b", 1), "in place"))
+    assert mixture.runs == before + 3
+    owner = asked(lambda: mixture.invoke(event("c", 1), "owner"))
+    assert mixture.runs == before + 4
+    assert len(mixture.wakes) == 1
+    successor = asked(mixture.deliver)
+    assert mixture.runs == before + 5
+
+    assert alone[0] == ["claim", "settle"]
+    assert sum(alone[1].values()) == 2
+    assert without[0] == ["claim", "claim", "settle", "settle"]  # the second claim is that of what arrives
+    assert owner[0] == ["claim", "claim", "settle"]
+    assert successor[0] == ["claim", "settle"]
+    both = owner[1] + successor[1]
+    both[next(iter(alone[1]))] -= 1  # the claim of the successor
+    assert both == without[1]
 
 
 def test_send_is_one_request_and_one_wake(observed: ObservedStore) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from incumbent.cli import main
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.local.scenario import load_scenario
 from incumbent.testing.servers import ValkeyServer
 from tests.local.conftest import TEMPLATE
 
@@ -130,7 +131,7 @@ def test_the_demo_loses_nothing_and_runs_one_owner_at_a_time(capsys: pytest.Capt
 
 
 def test_progress_is_live_in_a_terminal_and_plain_in_a_pipe() -> None:
-    """The lines are the same; only a terminal is told how far it is."""
+    """Each invocation's line with its answer; only a terminal is told how far it is, in a line that goes again."""
     scenario = ROOT / "events" / "scenarios" / "duplicates.json"
     words = f"replay {scenario} --template {ROOT / 'template.yaml'} --provider memory --env QUIET_MS=1 --answers"
     command = f"{sys.executable} -m incumbent {words}"
@@ -139,12 +140,29 @@ def test_progress_is_live_in_a_terminal_and_plain_in_a_pipe() -> None:
         for each in (command.split(), ["script", "-qec", command, "/dev/null"])
     ]
     plain, live = done
+    assert "\x1b" not in plain
     assert "invocations ended" not in plain
-    assert "\x1b[" not in plain
-    assert "invocations ended" in live
+    ids = {each.id for each in load_scenario(scenario).sendings}
+    told = {name for line in lines_of(plain) for name in ids & set(line.split())}
+    assert told == ids == {name for line in lines_of(live) for name in ids & set(line.split())}
+    assert re.search(r"m11 of 11 sent, \d+ invocations ended\x1b", live)
     for out in done:
-        assert "handled twice 0" in out
-        assert " = {" in out  # whichever invocation ran a message: what each answered is shown
+        title, head, *lines, counts = lines_of(out)
+        assert title.startswith("Deliveries repeated by their source")
+        assert head.split() == ["time", "thread", "invocation", "message", "what", "happened"]
+        assert counts.startswith("sent 5, handled once 5, ")
+        assert counts.endswith("overlaps 0, lost 0, handled twice 0")
+        for line, answer in zip(lines[::2], lines[1::2], strict=True):
+            code = re.search(r"HTTP (\d+)$", line)
+            answered = json.loads(answer.removeprefix(" " * 57 + "= "))
+            assert answered.get("statusCode") == (int(code.group(1)) if code else None), line
+
+
+def lines_of(out: str) -> list[str]:
+    """What is left standing of an output: a terminal forgets what its lines show before they are erased."""
+    standing = [line.rpartition("\x1b[2K")[2] for line in out.replace("\r", "").splitlines()]
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in standing]
+    return [line for line in plain if line and not re.fullmatch(r"\d+ of \d+ sent, .*|starting", line)]
 
 
 @pytest.mark.parametrize("provider", ["memory", "redis"])
