@@ -11,6 +11,12 @@ comma := ,
 DYNALITE := .dynalite
 NPM_CI = npm ci --prefix $(DYNALITE) --ignore-scripts --no-audit --no-fund --loglevel=error \
   --fetch-timeout=60000 --fetch-retries=1 --fetch-retry-mintimeout=1000
+REDIS := .redis
+DEBS := redis-server redis-tools libjemalloc2 liblzf1
+APT = apt-get -qq -o APT::Sandbox::User=root
+DOWNLOAD = $(APT) download $(DEBS)
+# For a machine that has no lists of packages, or whose user may not write them.
+OWN_LISTS = $(APT) -o Dir::State::Lists=$(abspath $(REDIS))/lists
 SAM := .sam
 CDK := .cdk
 RUNTIME := 3.13
@@ -44,7 +50,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.installed $(DYNALITE)/.installed ## make .venv with the pinned packages, once
+setup: $(VENV)/.installed $(DYNALITE)/.installed $(REDIS)/.installed ## make .venv with the pinned packages, once
 
 sam: $(SAM)/.installed ## make what building and running the application as Lambda would takes, once
 
@@ -127,7 +133,7 @@ pins: ## make constraints.txt, and those of SAM CLI and the CDK, anew from the n
 	rm -rf .venv-pins .venv-sam .venv-cdk
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-3.* dist site $(DYNALITE) $(SAM) $(CDK) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-3.* dist site $(DYNALITE) $(REDIS) $(SAM) $(CDK) .aws-sam .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # $(call install,extras): the package with these extras. The stamps come last, so that an installation that was cut off
 # is made again.
@@ -163,6 +169,21 @@ $(DYNALITE)/.installed: tests/dynalite/package.json tests/dynalite/package-lock.
 	else \
 	  rm -rf $(DYNALITE)/node_modules; \
 	  echo "npm could not install dynalite: the tests leave it out, the second implementation of DynamoDB."; \
+	fi
+
+# Debian's Redis has TLS, which the embedded Valkey has not. Its packages are unpacked here, and not installed.
+$(REDIS)/.installed:
+	@rm -rf $(REDIS) && mkdir -p $(REDIS)/lists/partial
+	@if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then \
+	  echo "apt-get is not here: the tests leave out Redis with TLS, unless redis-server is on PATH."; \
+	elif ( cd $(REDIS) && \
+	    { $(DOWNLOAD) 2>/dev/null || { $(OWN_LISTS) update && $(OWN_LISTS) download $(DEBS); }; } && \
+	    for package in *.deb; do dpkg -x "$$package" . || exit 1; done && \
+	    LD_LIBRARY_PATH="$$(echo "$$PWD"/usr/lib/*-linux-gnu)" usr/bin/redis-server --version >/dev/null && \
+	    rm -rf -- *.deb lists && touch .installed ); then :; \
+	else \
+	  rm -rf $(REDIS); \
+	  echo "apt-get could not fetch Debian's redis-server: the tests leave out Redis with TLS."; \
 	fi
 
 # Two environments: SAM CLI's, whose python is the one that `sam build` looks for; and one as bare as Lambda's runtime,

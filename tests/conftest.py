@@ -8,6 +8,7 @@ import pytest
 from incumbent import addresses, policies, sweeper
 from incumbent.providers import memory
 from incumbent.testing import servers
+from incumbent.testing.redis_deployments import why_no_redis
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite
 
 # ruff: noqa: SLF001 - what the package keeps for a process is its own
@@ -16,16 +17,20 @@ pytest.register_assert_rewrite("incumbent.testing.conformance")
 
 
 def pytest_configure() -> None:
-    """Refuse to run without dynalite where it was said that it must be there."""
-    reason = why_no_dynalite()
-    if reason is not None and os.environ.get("INCUMBENT_REQUIRE_DYNALITE") == "1":
-        raise pytest.UsageError(f"INCUMBENT_REQUIRE_DYNALITE is 1, but dynalite cannot be started: {reason}")
+    """Refuse to run without a server where it was said that it must be there."""
+    for name, reason in (("dynalite", why_no_dynalite()), ("Redis", why_no_redis())):
+        variable = f"INCUMBENT_REQUIRE_{name.upper()}"
+        if reason is not None and os.environ.get(variable) == "1":
+            raise pytest.UsageError(f"{variable} is 1, but {name} cannot be started: {reason}")
 
 
 def pytest_report_header() -> list[str]:
     """Say at the top of a run what it leaves out."""
-    reason = why_no_dynalite()
-    return [] if reason is None else [f"left out: dynalite, the second implementation of DynamoDB: {reason}"]
+    servers = {
+        "dynalite, the second implementation of DynamoDB": why_no_dynalite(),
+        "Redis, beside Valkey, and TLS": why_no_redis(),
+    }
+    return [f"left out: {name}: {reason}" for name, reason in servers.items() if reason is not None]
 
 
 @pytest.fixture(scope="session", autouse=True)

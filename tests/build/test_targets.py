@@ -43,3 +43,11 @@ def test_setup_goes_on_without_dynalite_where_npm_cannot_install_it(tmp_path: Pa
     assert "dynalite" in printed
     assert not (folder / "node_modules").exists()
     assert not (folder / ".installed").exists()
+
+
+def test_setup_goes_on_without_redis_where_apt_cannot_fetch_it(tmp_path: Path) -> None:
+    """It says what the tests leave out, and leaves nothing behind."""
+    folder = tmp_path / "redis"
+    printed = make(f"REDIS={folder}", "APT=false", f"{folder}/.installed")
+    assert "the tests leave out Redis with TLS" in printed
+    assert not folder.exists()

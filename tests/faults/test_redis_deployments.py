@@ -1,0 +1,260 @@
+"""Redis as it is deployed: fail-overs by Sentinel, TLS that fits and does not, restarts, users of few rights."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+import redis
+
+from incumbent.clock import SYSTEM_CLOCK
+from incumbent.doctor import examine_store
+from incumbent.errors import LeaseLost, LeaseUnavailable
+from incumbent.providers.redis import RedisProvider
+from incumbent.providers.redis.names import Names
+from incumbent.testing.redis_cluster import redis_cluster, slot_of
+from incumbent.testing.redis_deployments import (
+    DurableValkey,
+    TLSServer,
+    WatchedPrimary,
+    durable_valkey,
+    limited_user,
+    redis_with_tls,
+    watched_primary,
+    why_no_redis,
+)
+from incumbent.testing.servers import ValkeyServer
+from incumbent.values import Claimed, Failure, Message, Released, Routed
+from tests.budgets import budget
+
+TTL_MS = 10_000
+RECOVERED_MS = 20_000
+MESSAGES = budget(50, soak=2_000)
+RESTARTS = budget(1, soak=10)
+FAIL_OVERS = budget(1, soak=5)
+
+
+# --- Sentinel
+
+
+@pytest.fixture
+def watched() -> Iterator[WatchedPrimary]:
+    """A primary, its replica and three Sentinels, for a test that takes them apart."""
+    with watched_primary() as started:
+        yield started
+
+
+def message(number: int) -> Message:
+    """A message of its own id."""
+    return Message(id=f"m{number}", event={"number": number})
+
+
+def retried(call: Any) -> Any:
+    """Call until the store is available again, as a source does that keeps its event."""
+    give_up = SYSTEM_CLOCK.now().plus(RECOVERED_MS)
+    while True:
+        try:
+            return call()
+        except LeaseUnavailable:
+            if SYSTEM_CLOCK.now().until(give_up) <= 0:
+                raise
+            SYSTEM_CLOCK.sleep_ms(50)
+
+
+def test_provider_of_a_sentinels_client_goes_to_the_promoted_replica(watched: WatchedPrimary) -> None:
+    """The primary is killed; the same provider goes on at its replica, with what that had: lease, fence, messages."""
+    client = watched.client()
+    with closing(client):
+        provider = RedisProvider(client=client)
+        first = provider.claim("k", "A", TTL_MS * 3, message(1))
+        assert isinstance(first, Claimed)
+        assert isinstance(provider.claim("k", "B", TTL_MS, message(2)), Routed)
+        with redis.Redis(port=watched.primary) as bare:
+            assert bare.wait(1, 5_000) == 1
+        watched.kill_primary()
+        assert retried(lambda: provider.renew_lease("k", "A", TTL_MS * 3))
+        again = provider.claim("k", "A", TTL_MS * 3, message(1))
+        assert isinstance(again, Claimed)
+        assert again.fence == first.fence
+        assert provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"]) == Released(remaining=1)
+        later = provider.claim("k", "B", TTL_MS, None)
+        assert isinstance(later, Claimed)
+        assert later.fence > first.fence
+        assert [each.id for each in later.messages] == ["m2"]
+
+
+def test_coordinated_fail_over_loses_nothing(watched: WatchedPrimary) -> None:
+    """Messages that are accepted while the primary hands over to its replica are all there afterwards."""
+    accepted: list[str] = []
+    done = threading.Event()
+
+    def send() -> None:
+        with closing(watched.client()) as client:
+            provider = RedisProvider(client=client)
+            for number in count():
+                if done.is_set():
+                    return
+                key, sent = f"k{number % 7}", message(number)
+                retried(partial(provider.claim, key, "B", TTL_MS, sent, as_ticket=True))
+                accepted.append(f"m{number}")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        for _ in range(FAIL_OVERS):
+            seen = len(accepted)
+            while len(accepted) < seen + MESSAGES:
+                SYSTEM_CLOCK.sleep_ms(5)
+            watched.fail_over(coordinated=True)
+            seen = len(accepted)
+            while len(accepted) < seen + MESSAGES:
+                SYSTEM_CLOCK.sleep_ms(5)
+    finally:
+        done.set()
+        sender.join()
+    with closing(watched.client()) as client:
+        provider = RedisProvider(client=client)
+        stored = {each.id for number in range(7) for each in provider.peek(f"k{number}")}
+    assert set(accepted) <= stored
+
+
+# --- TLS
+
+
+needs_redis = pytest.mark.skipif(why_no_redis() is not None, reason=str(why_no_redis()))
+
+
+@pytest.fixture(scope="module")
+def tls() -> Iterator[TLSServer]:
+    """A server with a certificate of an authority of its own."""
+    with redis_with_tls() as server:
+        yield server
+
+
+def refused(url: str) -> str:
+    """What a call answers that cannot reach the server."""
+    with closing(RedisProvider(url=url)) as provider, pytest.raises(LeaseUnavailable) as raised:
+        provider.acquire_lease("k", "A", 5_000)
+    return str(raised.value)
+
+
+@needs_redis
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_server_whose_authority_is_given_is_trusted(tls: TLSServer, host: str) -> None:
+    """The URL names the authority's certificate."""
+    with closing(RedisProvider(url=tls.url(authority=tls.authority, host=host), key_prefix=host)) as provider:
+        assert provider.acquire_lease("k", "A", TTL_MS).acquired
+        with redis.Redis(port=tls.plain.port) as bare:
+            assert bare.get(f"{host}:lease:k") == b"A"
+
+
+@needs_redis
+def test_server_of_another_authority_is_not_trusted(tls: TLSServer) -> None:
+    """Nor one of an authority that the machine does not know; the error says what to add."""
+    for url in (tls.url(authority=tls.other_authority), tls.url()):
+        assert "ssl_ca_certs=PATH" in refused(url)
+
+
+@needs_redis
+def test_certificate_for_another_host_is_refused(tls: TLSServer) -> None:
+    """Else anyone with a certificate of the same authority could pose as the server."""
+    assert "name the host as the certificate does" in refused(tls.url(authority=tls.authority, host="127.0.0.2"))
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_server_without_tls_is_told_from_one_that_is_away(valkey_server: ValkeyServer, *, cluster: bool) -> None:
+    """`rediss://` to a plain port: the server waits for more, and so does the client."""
+    url = f"rediss://127.0.0.1:{valkey_server.port}{'?cluster=true' if cluster else ''}"
+    assert "speaks none on this port: write redis://" in refused(url)
+
+
+@needs_redis
+@pytest.mark.parametrize("cluster", [False, True])
+def test_server_with_tls_is_told_from_one_that_is_away(tls: TLSServer, *, cluster: bool) -> None:
+    """`redis://` to a port for TLS: the server closes the connection."""
+    assert "rediss://" in refused(f"redis://127.0.0.1:{tls.port}{'?cluster=true' if cluster else ''}")
+
+
+# --- a restart
+
+
+def test_restarted_server_has_all_that_it_has_acknowledged() -> None:
+    """With `appendfsync always`: killed in the midst of writes, it forgets no answered one, and no lease."""
+    with durable_valkey() as durable, closing(RedisProvider(url=durable.server.url)) as provider:
+        first = provider.claim("k", "A", TTL_MS * 6, message(0))
+        assert isinstance(first, Claimed)
+        accepted = ["m0"]
+        for _ in range(RESTARTS):
+            _write_until_killed(durable, provider, accepted)
+            durable.start()
+            stored = [each.id for each in retried(lambda: provider.peek("k"))]
+            assert stored[: len(accepted)] == accepted  # one more may be there, whose answer was lost
+            accepted[:] = stored
+        assert provider.get_lease_owner("k") == "A"
+        assert provider.beat("k", "A", TTL_MS).fence == first.fence
+        with pytest.raises(LeaseLost):
+            provider.settle("k", "B", ttl_ms=TTL_MS)
+
+
+def _write_until_killed(durable: DurableValkey, provider: RedisProvider, accepted: list[str]) -> None:
+    begins = len(accepted)
+
+    def send() -> None:
+        try:
+            for number in count(begins):
+                assert isinstance(provider.claim("k", f"B{number}", 5_000, message(number)), Routed)
+                accepted.append(f"m{number}")
+        except LeaseUnavailable:
+            return
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    while len(accepted) < begins + min(MESSAGES, 50):
+        SYSTEM_CLOCK.sleep_ms(1)
+    durable.kill()
+    sender.join()
+
+
+# --- a user of few rights
+
+
+@pytest.mark.parametrize("nodes", [1, 6])
+def test_rights_that_the_documentation_names_suffice(valkey_server: ValkeyServer, nodes: int) -> None:
+    """For every call, the lists that the sweeper and `incumbent ls` read, and the doctor; while a slot moves, too.
+
+    The servers' own record of refusals has nothing but INFO, which is optional, and logins with the former password.
+    """
+    with ExitStack() as stack:
+        cluster = stack.enter_context(redis_cluster()) if nodes > 1 else None
+        servers = [each.server for each in cluster.nodes] if cluster else [valkey_server]
+        user = stack.enter_context(limited_user(*servers, key_prefix="few"))
+        settings = {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": user.url, "INCUMBENT_KEY_PREFIX": "few"}
+        checks = list(examine_store(settings))
+        assert "calls" in {check.name for check in checks}
+        assert [check for check in checks if check.status == "failed"] == []
+
+        provider = stack.enter_context(closing(RedisProvider(url=user.url, key_prefix="few")))
+        assert isinstance(provider.claim("k", "A", TTL_MS, message(1)), Claimed)
+        assert isinstance(provider.claim("k", "B", TTL_MS, message(2)), Routed)
+        provider.settle("k", "A", ttl_ms=TTL_MS, failed=[Failure(id="m1", error="no", final=True)])
+        assert [each.key for each in provider.orphans(10)] == ["k"]
+        assert [each.key for each in provider.keys(10)] == ["k"]
+        assert [each.message.id for each in provider.dead_letters(None, 10)] == ["m1"]
+        if cluster:
+            slot = slot_of(Names("few").of("k")[0].decode())
+            source = cluster.primary_of(slot)
+            target = next(node for node in cluster.primaries if node is not source)
+            cluster.open_slot(slot, target)
+            cluster.move_keys(slot, source, target)
+            with pytest.raises(LeaseUnavailable, match="being moved to another node"):
+                provider.acquire_lease("k", "B", TTL_MS)
+            assert target.client.info("commandstats")["cmdstat_asking"]["calls"] > 0
+            cluster.close_slot(slot, target)
+            assert provider.acquire_lease("k", "B", TTL_MS).acquired
+        user.rotate("second")
+        with closing(RedisProvider(url=user.url, key_prefix="few")) as newcomer:
+            assert [each.key for each in newcomer.keys(10)] == ["k"]
+        assert {each for each in user.refused() if "info" not in each} == set()
