@@ -1712,6 +1712,27 @@ def test_passing_trouble_is_repeated_and_then_said(moto: Bench, code: str, statu
     assert raised.value.__cause__ is not None
 
 
+def test_claims_give_up_before_the_calls_of_an_owner(moto: Bench) -> None:
+    """On a table that throttles: an owner that cannot renew or settle stops the whole key, a claim comes again."""
+    throttled = moto.a.answered("ProvisionedThroughputExceededException", 400)
+    granted = claim(moto.a, "A", 1)
+    assert isinstance(granted, Claimed)
+    calls: list[Callable[[], object]] = [
+        lambda: moto.a.provider.beat("k", "A", TTL_MS, fence=granted.fence),
+        lambda: moto.a.provider.renew_lease("k", "A", TTL_MS),
+        lambda: moto.a.provider.take("k", "A", TTL_MS, have=["m1"], fence=granted.fence),
+        lambda: moto.a.provider.settle("k", "A", handled=["m1"], ttl_ms=TTL_MS, fence=granted.fence),
+    ]
+    for call in calls:
+        moto.a.faults = [throttled] * 7
+        call()
+        assert not moto.a.faults
+    moto.a.faults = [throttled] * 3
+    with pytest.raises(LeaseUnavailable, match="throttling"):
+        claim(moto.a, "B", 2)
+    assert not moto.a.faults
+
+
 @pytest.mark.parametrize(
     ("code", "advice"),
     [

@@ -30,6 +30,8 @@ _MAX_BATCHES = 20  # further requests of one reading: DynamoDB may leave keys un
 _PAUSE_MS = 50
 
 _CRC32_OF_NOTHING = str(zlib.crc32(b"{}"))
+# An owner that cannot renew or settle stops its whole key, while a claim's source comes again: claims give up first.
+_OF_OWNERS = frozenset({"beat", "release_lease", "renew_lease", "settle", "take", "transfer_lease"})
 _ADDING = frozenset({"claim", "redrive"})  # calls that add a message, and may find no room for it
 _REFUSED = "ConditionalCheckFailedException"
 _PASSING = frozenset(
@@ -236,6 +238,7 @@ class Table:
             call=call.name,
             key=call.key,
             ttl_ms=call.ttl_ms,
+            passes=_is_throttled if call.name in _OF_OWNERS else None,
             give_up_at=call.give_up_at,
             waits_ms=waits_ms(self._client(call)),
             errors=(BotoCoreError, ClientError),
@@ -283,6 +286,11 @@ def _whole(response: Any) -> Any:
     if not empty and "transfer-encoding" not in headers:  # chunked answers show whether all chunks have arrived
         raise _CutOff
     return response
+
+
+def _is_throttled(error: Exception) -> bool:
+    """Return whether DynamoDB has refused a request for lack of units or for trouble of its own, which pass."""
+    return isinstance(error, ClientError) and _classify_error(error)[0]
 
 
 def _key(pk: str, sk: str) -> dict[str, Any]:
