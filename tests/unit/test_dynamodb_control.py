@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
-from incumbent.providers.dynamodb import item, names
-from incumbent.values import FOREVER_MS, Continued, Debounce, Idle, Policy, Released, Routed
+from incumbent.providers.dynamodb import item, names, steps
+from incumbent.values import FOREVER_MS, Continued, Debounce, Idle, Message, Policy, Released, Routed
 from tests.unit.test_dynamodb_provider import (
     GET,
     NOW_MS,
@@ -341,3 +341,12 @@ def test_stop_that_is_repeated_does_not_mark_a_tenure_that_began_since(bench: Be
     with pytest.raises(LeaseUnavailable):
         bench.b.provider.stop("k", reason="why")
     assert bench.a.provider.watch("k", "A2") is None
+
+
+def test_last_round_counts_if_its_write_was_applied(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: else a call that worked is told to be repeated."""
+    monkeypatch.setattr(steps, "MAX_ROUNDS", 1)
+    bench.a.provider.hold("k")
+    waits = bench.a.provider.claim("k", "A", TTL_MS, Message(id="m1", event={}), debounce=BURST)
+    assert isinstance(waits, Routed)
+    assert bench.a.provider.cancel("k", "m1").state == "cancelled"

@@ -18,6 +18,7 @@ claim first puts a large body under its own name, and deletes the body if it did
 was lost: then a late copy of the claim may still come, and TTL deletes the body.
 """
 
+from itertools import count
 from typing import TypeAlias
 
 from incumbent import rules
@@ -30,10 +31,8 @@ from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.item import Record
 from incumbent.providers.dynamodb.names import digest
 from incumbent.providers.dynamodb.steps import (
-    MAX_ROUNDS,
     Steps,
     When,
-    contended,
     due_in_ms,
     expires_in_ms,
     until,
@@ -124,9 +123,10 @@ class Claiming:
 
     def _decide(self, answer: Answer[Said]) -> tuple[Answer[Said], Said]:
         """Continue from the quick claim until there is an answer."""
-        for _ in range(MAX_ROUNDS):
+        for turn in count():
             if answer.applied and answer.said is not None:
                 return answer, answer.said
+            answer = self.steps.shown_again(self.call, answer, turn)
             answer = self.steps.remember(self.call, answer, self.message_id or "", self.owner)
             record = answer.record
             new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
@@ -148,7 +148,7 @@ class Claiming:
                 answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
                 if answer.applied and self.steps.owner(answer) is None:
                     return self._own_what_is_stored(answer)
-        raise contended(self.call)
+        raise AssertionError  # shown_again ends it
 
     def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:
         """Claim the key once, without storing: the holder left before the message was stored behind it."""

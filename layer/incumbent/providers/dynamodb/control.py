@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Literal, TypeAlias
 
 from incumbent import rules
@@ -15,7 +15,7 @@ from incumbent.providers.dynamodb.bodies import WHY_GONE
 from incumbent.providers.dynamodb.change import Change
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.names import SHARDS, key_of, shard
-from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, When, contended
+from incumbent.providers.dynamodb.steps import Steps, When
 from incumbent.providers.dynamodb.table import Answer, TableCall
 from incumbent.providers.shared import (
     check_hold,
@@ -121,9 +121,10 @@ def _hold(steps: Steps, call: TableCall, for_ms: int | None, reason: str) -> Non
     """Grant the key to no caller for a while (M15). A repetition does not hold what others have resumed since (R8)."""
     shown: Answer[bool] = steps.table.read(call)
     before, until_ms = text(shown.record.item, "resumed"), check_hold(call.key, for_ms, shown.now_ms)
-    for _ in range(MAX_ROUNDS):
+    for turn in count():
+        shown = steps.shown_again(call, shown, turn)
         record = shown.record
-        if shown.applied or rules.hold(record.state, shown.now_ms, until_ms, reason) == record.state:
+        if rules.hold(record.state, shown.now_ms, until_ms, reason) == record.state:
             return
         if shown.repeated and text(record.item, "resumed") != before:
             raise hold_in_doubt(call.key)
@@ -134,7 +135,9 @@ def _hold(steps: Steps, call: TableCall, for_ms: int | None, reason: str) -> Non
             return change.update(now_ms).request(), True
 
         shown = steps.table.update(call, plan, repeated=shown.repeated)
-    raise contended(call)
+        if shown.applied:
+            return
+    raise AssertionError  # shown_again ends it
 
 
 def _resume(steps: Steps, call: TableCall) -> bool:
@@ -142,7 +145,8 @@ def _resume(steps: Steps, call: TableCall) -> bool:
     own = secrets.token_hex(8)
     shown: Answer[bool] = steps.table.read(call)
     before = text(shown.record.item, "resumed")
-    for _ in range(MAX_ROUNDS):
+    for turn in count():
+        shown = steps.shown_again(call, shown, turn)
         record, by = shown.record, text(shown.record.item, "resumed")
         if by == own:
             return True
@@ -159,7 +163,7 @@ def _resume(steps: Steps, call: TableCall) -> bool:
         shown = steps.table.update(call, plan, repeated=shown.repeated)
         if shown.applied:
             return bool(shown.said)
-    raise contended(call)
+    raise AssertionError  # shown_again ends it
 
 
 def _cancel(steps: Steps, call: TableCall, message_id: str, policy: Policy) -> Status:

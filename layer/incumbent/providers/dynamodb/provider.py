@@ -80,9 +80,9 @@ class DynamoDBProvider(Controls):
     the record, if it is handled or dropped, nothing waits, and the call names the fence. Three for a message that is
     routed while the holder leaves, and for each tenth settle; five for a redrive or a purge; one more for each dead
     letter, for a refusal that tells no old item, as where there is none, and for each other write that comes between
-    an answer and what follows from it; three more for a message whose body cannot be read. A body over 2 KiB, or
-    without room among 8 KiB a key, costs a put, a delete, and a read when another run gets it; above 384 KiB, for each
-    384 KiB.
+    an answer and what follows from it (two, after a pause, from the fifth on); three more for a message whose body
+    cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when another
+    run gets it; above 384 KiB, for each 384 KiB.
 
     Of control, two for ``hold``, a ``stop`` that names no fence, a ``resume`` and a ``cancel`` that find something,
     a claim on a key that was held or waited for quiet, or with ``after_ms`` or ``debounce``, and a settle that holds or

@@ -1,8 +1,10 @@
 """Carries out one step of the rules: decides on the record that the table has shown, and writes exactly that."""
 
+import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
 from incumbent import rules
@@ -25,7 +27,10 @@ from incumbent.values import Message
 A = TypeVar("A")
 
 _PAGES = 32  # read at once: enough for the last 256 ids that were handled one by one
-MAX_ROUNDS = 8  # how often one call decides again because another write came first
+MAX_ROUNDS = 32  # how often one call decides again because another write came first
+_AT_ONCE_ROUNDS = 4  # then it pauses first: so many callers write at once that only one of them gets on in each round
+_PAUSE_MS = 5
+_MAX_PAUSE_MS = 100
 _EXACT_ROUNDS = 4  # of these, in how many a ``take`` insists on all that is stored
 
 
@@ -94,17 +99,31 @@ class Steps:
         step. ``held``, ``closes`` and ``beside`` are those of ``Change``, unless ``write`` writes the decision. With
         ``window_ms``, traces may move into a page. Raises ``LeaseUnavailable`` when other writes came first too often.
         """
-        for turn in range(MAX_ROUNDS):
+        for turn in count():
             if shown.applied and shown.said is not None:
                 return Step(said=shown.said, answer=shown)
-            late = turn >= _EXACT_ROUNDS
+            shown, late = self.shown_again(call, shown, turn), turn >= _EXACT_ROUNDS
             new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated, late))
             if new == shown.record.state:
                 return Step(said=said, answer=shown)
             shown = self.attempt(
                 call, shown, rule, held=held, closes=closes, beside=beside, late=late, window_ms=window_ms, write=write
             )
-        raise contended(call)
+        raise AssertionError  # shown_again ends it
+
+    def shown_again(self, call: TableCall, shown: Answer[A], turn: int) -> Answer[A]:
+        """Return what a round decides on: what the last refusal has shown or, after several, the record after a pause.
+
+        Without it, of a burst of callers whose exact writes exclude one another, all but a few would give up. Raises
+        ``LeaseUnavailable`` when other writes came first too often.
+        """
+        if turn == MAX_ROUNDS:
+            raise contended(call)
+        if turn < _AT_ONCE_ROUNDS or shown.applied:
+            return shown
+        longest_ms = min(_PAUSE_MS << (turn - _AT_ONCE_ROUNDS), _MAX_PAUSE_MS)
+        self.clock.sleep_ms(random.randint(1, longest_ms))  # noqa: S311 - spreads those who decide again
+        return replace(self.table.read(call), repeated=shown.repeated)
 
     def attempt(
         self,

@@ -10,13 +10,15 @@ from incumbent.errors import ConfigurationError, LeaseLost, MessageInvalid
 from incumbent.testing.conformance.later import LaterConformance
 from incumbent.testing.conformance.mail import EVERYTHING, failure, ids, message
 from incumbent.testing.conformance.samples import BAD_IDS, BAD_KEYS, table
-from incumbent.testing.conformance.subject import TTL_MS, ControlProvider
+from incumbent.testing.conformance.subject import TTL_MS, ControlProvider, at_once
 from incumbent.testing.conformance.walks import CONTROL_STEPS, WALKS
 from incumbent.values import (
+    Debounce,
     Duplicate,
     Idle,
     Policy,
     Released,
+    Routed,
     Status,
 )
 
@@ -309,6 +311,32 @@ class ControlConformance(LaterConformance):
         self.routed(provider, key, "B", 2)
         assert self.routed(provider, key, "C", 3).superseded == ()
         assert ids(provider.peek(key)) == ["m1", "m2", "m3"]
+
+    # --- many at once
+
+    @pytest.mark.parametrize("how", ["quiet", "held", "interrupting", "latest", "later"])
+    def test_burst_of_many_at_once_is_stored(self, provider: ControlProvider, key: str, how: str) -> None:
+        """M3, M14 to M16, M21: however their arrivals exclude one another in the store."""
+        options: dict[str, dict[str, Any]] = {
+            "quiet": {"debounce": Debounce(quiet_ms=MINUTE_MS, max_ms=MINUTE_MS)},
+            "interrupting": {"interrupt": True},
+            "latest": {"policy": LATEST},
+            "later": {"after_ms": MINUTE_MS, "as_ticket": True},
+        }
+        more = options.get(how, {})
+        if how == "held":
+            provider.hold(key)
+        elif how in ("interrupting", "latest"):
+            self.claimed(provider, key, "A", 99)
+        clients = [self.make_other(provider) for _ in range(4)]
+
+        def arrive(number: int) -> object:
+            return clients[number % 4].claim(key, f"B{number}", TTL_MS, message(number), **more)
+
+        answers = at_once(20, arrive)
+        assert [type(answer) for answer in answers] == [Routed] * 20
+        states = [provider.find(key, f"m{number}").state for number in range(20)]
+        assert states.count("waiting") == (1 if how == "latest" else 20)
 
     # --- looking
 
