@@ -4,6 +4,8 @@ Two of the three classes log in as a user who may do what the documentation says
 """
 
 import uuid
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from incumbent.providers.redis.names import COMPANIONS
 from incumbent.providers.redis.permissions import acl_rules
 from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, WALKS, Walking
+from incumbent.testing.redis_deployments import TLSServer, redis_with_tls, why_no_redis
 from incumbent.testing.servers import ValkeyServer
 from tests.redis_records import pass_key_time
 
@@ -161,3 +164,37 @@ class TestValkeyPyCluster(Walking):
         """R1 to R7, M1 to M9: leases, messages and dead letters."""
         provider = patient(RedisProvider(client=self.client, key_prefix=self.prefix))
         self.follow(provider, f"key-{number}", number, (ARCHIVE_STEPS, MAILBOX_STEPS, CONTROL_STEPS)[number % 3])
+
+
+@pytest.fixture(scope="module")
+def tls() -> Iterator[TLSServer]:
+    """A Redis for the walks below."""
+    with redis_with_tls() as server:
+        yield server
+
+
+@pytest.mark.skipif(why_no_redis() is not None, reason=str(why_no_redis()))
+class TestRedisTLS(Walking):
+    """Redis 7, which runs the scripts with another Lua library than Valkey, over a connection with TLS."""
+
+    slack_ms = TestStandalone.slack_ms
+
+    @pytest.fixture(autouse=True)
+    def _encrypted(self, tls: TLSServer) -> Iterator[None]:
+        self.prefix = unique_prefix()
+        url = tls.url(authority=tls.authority)
+        with (
+            redis.Redis(port=tls.plain.port) as self.bare,
+            closing(RedisProvider(url=url, key_prefix=self.prefix)) as self.encrypted,
+        ):
+            yield
+
+    def pass_time(self, ms: int) -> None:
+        """Move what is stored, since the server's clock cannot be."""
+        pass_time(self.bare, self.prefix, ms)
+
+    @pytest.mark.parametrize("number", range(3 * WALKS))
+    def test_every_answer_is_the_references(self, number: int) -> None:
+        """R1 to R7, M1 to M21: leases, messages, dead letters and control."""
+        steps = (ARCHIVE_STEPS, MAILBOX_STEPS, CONTROL_STEPS)[number % 3]
+        self.follow(self.encrypted, f"key-{number}", number, steps)

@@ -16,6 +16,10 @@ HEARTBEAT = "tests/unit/test_heartbeat.py"
 CONTROL = "tests/unit/test_control_runs.py"
 PACEMAKER = "tests/unit/test_pacemaker.py"
 
+COLD_STARTS = "tests/faults/test_cold_starts.py"
+DEPLOYMENTS = "tests/faults/test_redis_deployments.py"
+SECRETS = "tests/unit/test_secrets.py"
+
 RULES_PY = "rules.py"
 LUA = "providers/redis/scripts/"
 CHANGE, QUICK = "providers/dynamodb/change.py", "providers/dynamodb/quick.py"
@@ -200,8 +204,8 @@ MUTANTS = (
     Mutant(
         "a newer message goes ahead of one that failed (M4)",
         RULES_PY,
-        "        if message.attempts:\n            break",
-        "        if message.attempts:\n            continue",
+        "        if message.attempts or len(fresh) == at_most:\n            break",
+        "        if len(fresh) == at_most:\n            break",
         (MEMORY,),
     ),
     # --- Redis: clauses of the scripts
@@ -847,5 +851,41 @@ MUTANTS = (
         "    return value is not None and (",
         "    return value is None and (",
         ("tests/unit/test_sources.py", "tests/unit/test_sources_shapes.py"),
+    ),
+    # --- places where Redis runs
+    Mutant(
+        "a cold start asks the first primary for its commands",
+        "providers/redis/server.py",
+        '        if not hasattr(self, "commands_parser"):',
+        "        if False:",
+        (COLD_STARTS,),
+    ),
+    Mutant(
+        "a client whose nodes are gone forgets those that the URL names",
+        "providers/redis/server.py",
+        "                    self._ours = {}\n",
+        "                    pass\n",
+        (COLD_STARTS,),
+    ),
+    Mutant(
+        "a refused password is not read again",
+        "providers/redis/logins.py",
+        "            if not self.credential_provider.refused():",
+        "            if True:",
+        (SECRETS,),
+    ),
+    Mutant(
+        "a wrong secret is read for every connection",
+        "providers/secrets.py",
+        "< REFUSED_KEPT_MS:",
+        "< 0:",
+        (SECRETS,),
+    ),
+    Mutant(
+        "a port without TLS is taken for a server that is away",
+        "providers/redis/explanations.py",
+        'or "handshake" in str(error):',
+        "or False:",
+        (DEPLOYMENTS,),
     ),
 )
