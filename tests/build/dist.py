@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "layer" / "incumbent"
 EPOCH = "1580601600"  # 2020-02-02: zip files know no date before 1980
 ZIP_DATE = (2020, 2, 2, 0, 0, 0)
+COMPILED = ".cpython-313.pyc"  # by layer/Makefile, for the runtime of the layer
 SUFFIXES = {".html", ".lua", ".py", ".typed"}
 BESIDE_THE_PACKAGE = {
     ".gitignore",
@@ -62,9 +63,10 @@ def build_layer(folder: Path) -> Path:
 
 
 def zip_layer(folder: Path, target: Path) -> Path:
-    """Pack a built layer: sorted, one date, one mode, no caches, so that the same files are the same bytes."""
+    """Pack a built layer: sorted, one date, one mode, no other caches, so that the same files are the same bytes."""
+    files = [each for each in folder.rglob("*") if each.is_file()]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
-        for file in sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"):
+        for file in sorted(each for each in files if each.suffix != ".pyc" or each.name.endswith(COMPILED)):
             entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), ZIP_DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, whatever machine packs it
@@ -119,10 +121,19 @@ def check_layer(layer: Path, left_out: Iterable[str]) -> None:
         names = {name.removeprefix("python/") for name in packed.namelist()}
     if names & set(packed.namelist()):
         raise Unfit(f"{layer.name}: it has files outside python/, where Lambda does not look")
-    ours = {name for name in names if name.startswith("incumbent/")}
+    compiled = {name for name in names if name.endswith(COMPILED)}
+    if compiled:  # all of them, or none where the layer's Python is not on the machine that builds it
+        _same(layer, compiled, {compiled_name(name) for name in names if name.endswith(".py")})
+    ours = {name for name in names - compiled if name.startswith("incumbent/")}
     _same(layer, ours, {name for name in modules() if not name.startswith(out)})
     told = {name.partition("-")[0].lower() for name in names if ".dist-info/" in name}
     _same(layer, told, {pin.lower().replace("-", "_") for pin in pins})
+
+
+def compiled_name(module: str) -> str:
+    """Return where a module's compiled form stands."""
+    folder, _, name = module.rpartition("/")
+    return f"{folder}/__pycache__/{name.removesuffix('.py')}{COMPILED}".removeprefix("/")
 
 
 def _metadata(file: Path, text: bytes) -> Metadata:
