@@ -77,13 +77,16 @@ class Client:
             self.network.choose(self._choose)
         for _ in range(CALLS):
             if self._late and self.chance.random() < 0.3:
-                self._deliver()
+                self.deliver()
             self._one()
         while self._late:
-            self._deliver()
+            self.deliver()
 
     def _choose(self, request: Request) -> Fault:
-        fault: Fault = self.chance.choice(self.cuts) if self.chance.random() < self.faults else Pass()
+        return self.note(request, self.chance.choice(self.cuts) if self.chance.random() < self.faults else Pass())
+
+    def note(self, request: Request, fault: Fault) -> Fault:
+        """Keep what happens to a request of the call that is made."""
         self._happened.append((request, fault))
         return fault
 
@@ -91,7 +94,10 @@ class Client:
 
     def _one(self) -> None:
         names = self._as_owner() if self._owner is not None else self._as_stranger()
-        name, arguments = self.chance.choice(names)()
+        self.make(*self.chance.choice(names)())
+
+    def make(self, name: str, arguments: dict[str, Any]) -> None:
+        """Make a call, and keep what was said and what may come of it besides."""
         self._happened.clear()
         began = self.moment()
         answer: Any
@@ -125,12 +131,15 @@ class Client:
             self._late += [(perhaps, late) for late in self.network.late]
             self.network.forget()
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         """Let something arrive that was held back: it takes effect now, or never."""
         echo, late = self._late.pop(self.chance.randrange(len(self._late)))
         began = self.moment()
         late.deliver()
-        self.recorded.append(replace(echo, began=began, ended=self.moment()))
+        echo = replace(echo, began=began, ended=self.moment())
+        self.recorded.append(echo)
+        if self.several and echo.name == "claim" and echo.arguments.get("id") is not None:
+            self.recorded.append(replace(echo, name="append"))  # the request behind that which tries to own the key
 
     # --- what to do
 

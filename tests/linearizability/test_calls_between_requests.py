@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
-from incumbent.testing.proxy import Delay, Pass
+from incumbent.testing.proxy import Delay, Fault, LoseRequest, Pass, Request, Stall
 from incumbent.testing.servers import DynamoDBServer
 from tests.faults.stores import DynamoDBStore, dynamodb_store
 from tests.linearizability.checker import UNKNOWN, Operation, check
-from tests.linearizability.recording import READS, Client
+from tests.linearizability.recording import KEY, READS, Client
 from tests.linearizability.sequential import OneKey
 from tests.linearizability.test_histories import written
 
@@ -173,3 +173,25 @@ def test_another_call_between_the_requests_of_one_is_explained(
             networked_moto.network.next()
             told.end()
             told.explain(f"{other} at place {place}")
+
+
+def test_request_of_a_claim_that_comes_when_its_key_is_free_is_explained(networked_moto: DynamoDBStore) -> None:
+    """It stores the message behind the last owner; the claim itself would have owned the key."""
+    told = Told(networked_moto)
+    faults: list[Fault] = [Pass(), Stall(), *[LoseRequest()] * 5]
+    told.begin(SETUPS["running alone"])
+    late = told.client("late", networked_moto.provider())
+    late.network, late.several = networked_moto.network, True
+
+    def next_fault(request: Request) -> Fault:
+        return late.note(request, faults.pop(0) if faults else Pass())
+
+    networked_moto.network.choose(next_fault)
+    late.make(*CALLS["claim m4"])
+    networked_moto.network.choose(lambda _: Pass())
+    told.make(told.theirs, CALLS["settle"])
+    late.deliver()
+    told.end()
+    assert [each.id for each in networked_moto.bare().peek(KEY)] == ["m4"]
+    verdict = check([*told.history, *late.recorded], OneKey())
+    assert verdict.linearizable, written([*told.history, *late.recorded], verdict.order)
