@@ -101,10 +101,12 @@ def stop(
     """Ask the run that owns the key now to stop, or only that of ``fence`` (M16). Return the fence that was marked.
 
     ``None`` means that no such run is live. The run sees it as ``lease.stop`` with its next renewal, or sooner with
-    ``watch_ms``; the next run does not inherit it. ``reason`` is text of at most 1,024 bytes; the first one stands.
-    Sends one request. Does not guarantee that the run notices before it ends.
+    ``watch_ms``; the next run does not inherit it. While a key is handed over (after `send`, or along a chain), its
+    owner is a ticket, which runs nothing: to end a message that has not begun, `cancel` it. ``reason`` is text of at
+    most 1,024 bytes; the first one stands. Sends one request. Does not guarantee that the run notices before it ends.
 
-    Raises ``ConfigurationError`` and ``LeaseUnavailable`` (then call again: it does no harm).
+    Raises ``ConfigurationError`` and ``LeaseUnavailable`` (it may have worked; without ``fence``, another call stops
+    whichever run is live by then).
     """
     refuse_disabled("stop of", key, "no run would notice")
     at = address_of("stop of", key, target=target, keyspace=keyspace, provider=provider)
