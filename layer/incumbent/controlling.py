@@ -15,7 +15,7 @@ from incumbent.reporting import describe
 from incumbent.stand_in import STAND_IN, clock_in_force
 from incumbent.validation import MAX_LIMIT, MAX_TTL_MS, check_limit, check_ms, fit_message_id
 from incumbent.values import KeyStatus, Policy, Status
-from incumbent.wakers import Wake, Waker, check_waker, send_wake
+from incumbent.wakers import Wake, Waker, can_delay, check_waker, send_wake
 
 T = TypeVar("T")
 
@@ -120,6 +120,7 @@ def hold(
     *,
     reason: str | None = None,
     for_ms: int | None = None,
+    waker: Waker | Literal["auto"] | None = "auto",
     target: str | None = None,
     keyspace: str | None = None,
     provider: object | None = None,
@@ -127,15 +128,26 @@ def hold(
     """Let no run of the key begin for ``for_ms`` milliseconds (at most 14 days), or until `resume` (M15).
 
     Messages are stored meanwhile. A run that goes on is not disturbed: `stop` it too if it should end. A hold is never
-    shortened but by `resume`. ``reason`` is text of at most 1,024 bytes, for `show`. Sends one request. When ``for_ms``
-    is over, the next message or the sweeper begins the next run.
+    shortened but by `resume`. ``reason`` is text of at most 1,024 bytes, for `show`.
+
+    Sends one request. With ``for_ms`` and a ``waker`` that can delay, it sends one more: if the key has an owner or
+    messages, it asks for a wake at the end of the hold, of ``target``, the function that is recorded with the key, or
+    ``INCUMBENT_TARGET``. Otherwise the next message or the sweeper begins the next run then.
 
     Raises ``ConfigurationError`` and ``LeaseUnavailable`` (then call again).
     """
     refuse_disabled("hold of", key, "its runs begin all the same")
+    check_waker(waker)
     at = address_of("hold of", key, target=target, keyspace=keyspace, provider=provider)
     _carry_out(at, lambda control: control.hold(at.full_key, for_ms=for_ms, reason=reason))
-    Reporter(at).tell("held", ms=for_ms, error=reason)
+    reporter = Reporter(at)
+    reporter.tell("held", ms=for_ms, error=reason)
+    chosen = auto_waker() if waker == "auto" else waker
+    if for_ms is not None and chosen is not None and can_delay(chosen):
+        try:
+            wake_after_hold(_control(at.mailbox), at.full_key, chosen, target=target, default=at.target)
+        except Exception as error:  # noqa: BLE001 - a user's waker may raise anything, and the key is held already
+            reporter.tell("wake_failed", error=describe(error))
 
 
 def resume(
@@ -252,6 +264,20 @@ def wake_if_due(
         raise ConfigurationError(f"no target is known for key {full_key!r}: name the function to wake", key=full_key)
     send_wake(waker, wake)
     return wake.target
+
+
+def wake_after_hold(
+    control: Control, full_key: str, waker: Waker, *, target: str | None = None, default: str | None = None
+) -> None:
+    """Ask for the wake of a held key at the end of its hold, if it has an owner or messages, and a known function.
+
+    ``waker`` can delay. Raises what it raises.
+    """
+    found = control.show(full_key)
+    name = target or found.target or default
+    if name is not None and found.held_until_ms and (found.owner or found.waiting):
+        now_ms = clock_in_force(SYSTEM_CLOCK).now().wall_ms
+        send_wake(waker, Wake(key=full_key, ticket=None, target=name, after_ms=max(1, found.held_until_ms - now_ms)))
 
 
 def _carry_out(at: Address, call: Callable[[Control], T]) -> T:

@@ -232,6 +232,39 @@ def test_hold_ends_by_itself(desk: Desk) -> None:
     assert desk.begin("m2", owner="o").messages[0].id == "m1"
 
 
+@pytest.mark.parametrize("what", ["waits", "runs", "nothing"])
+def test_hold_for_a_time_asks_for_the_wake_at_its_end(desk: Desk, what: str) -> None:
+    """Who runs now frees a held key, and who waits has been told of a wake that comes too early: none of them asks."""
+    if what != "nothing":
+        run = desk.begin("m1")
+        desk.send("m2")
+        if what == "waits":
+            desk.store.release_lease("orders/k", run.owner)
+    desk.waker.wakes.clear()
+    hold("k", for_ms=60_000, keyspace="orders", waker=desk.waker)
+    wake = Wake(key="orders/k", ticket=None, target=ARN, after_ms=60_000)
+    assert desk.waker.wakes == ([] if what == "nothing" else [wake])
+
+
+def test_hold_without_an_end_or_a_waker_that_delays_asks_for_no_wake(desk: Desk) -> None:
+    """There is nothing to ask for, or it would come at once."""
+    desk.begin("m1")
+    at_once = RecordingWaker()
+    hold("k", for_ms=60_000, keyspace="orders", waker=at_once)
+    hold("k", for_ms=60_000, keyspace="orders", waker=None)
+    hold("k", keyspace="orders", waker=desk.waker)
+    assert at_once.wakes == desk.waker.wakes == []
+
+
+def test_hold_whose_wake_fails_holds(desk: Desk, facts: Callable[[], list[dict[str, Any]]]) -> None:
+    """The sweeper finds the key when the hold is over."""
+    desk.begin("m1")
+    desk.waker.fails = ValueError("no")
+    hold("k", for_ms=60_000, keyspace="orders", waker=desk.waker)
+    assert show("k", keyspace="orders").held_until_ms is not None
+    assert [fact["error"] for fact in facts() if fact["fact"] == "wake_failed"] == ["ValueError: no"]
+
+
 @pytest.mark.parametrize("what", ["nothing", "later", "owned"])
 def test_resume_wakes_no_function_without_need(desk: Desk, what: str) -> None:
     """If nothing is stored, nothing is due yet, or the key has an owner."""
