@@ -25,12 +25,13 @@ FUNCTIONS := $(patsubst %/,%,$(sort $(dir $(wildcard functions/*/*.py))))
 # One more than there are processors: many tests wait for a process, a lease's end or a network that fails.
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
-# Where the same lines run thousands of times, measuring them would take a third of the time. What takes long comes first.
-REPEATED := $(addprefix tests/,conformance faults crashes simulation interleavings linearizability lifecycle end_to_end)
-# Of these folders, the files that are measured all the same; they run once.
-ALSO := tests/conformance/test_memory.py tests/faults/test_proxy.py
-MEASURED := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py)))) $(ALSO)
-SOAKING := $(shell grep -rl 'tests.budgets import' tests --include=*.py)
+# What takes long comes first, lest one processor waits for the other at the end. Here the same lines run thousands of
+# times, so that to measure them would take a third of the time.
+REPEATED := $(addprefix tests/,conformance end_to_end crashes faults simulation interleavings linearizability lifecycle)
+OTHERS := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py))))
+# Of the first folders, the files that are measured all the same.
+MEASURED := $(OTHERS) tests/conformance/test_memory.py tests/faults/test_proxy.py
+SOAKING := $(shell grep -rl 'tests.budgets import' tests --include='test_*.py') $(addprefix tests/,faults crashes end_to_end)
 TEMPLATE := $(wildcard template.yaml)
 # A replay needs a few packages; only DynamoDB's needs moto. `make setup` installs these and what the tests need.
 DEMO := $(if $(filter dynamodb,$(PROVIDER)),local,demo)
@@ -38,6 +39,8 @@ DEMO := $(if $(filter dynamodb,$(PROVIDER)),local,demo)
 # A pip configuration of the machine's may name constraints of its own; the environment wins over it, so ours hold.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where this is set, each of the tests' many processes compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip
 
 # In `found`: an interpreter of that release, on PATH or of pyenv's; empty where there is none.
@@ -58,8 +61,7 @@ demo: $(VENV)/.$(DEMO) ## replay a burst of chat messages (PROVIDER=redis, dynam
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
 test: setup sam lint ## lint, then every test
-	$(PYTEST) $(REPEATED) $(addprefix --ignore=,$(ALSO))
-	$(PYTEST) $(MEASURED)
+	$(PYTEST) $(REPEATED) $(OTHERS)
 	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
 
 dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment
@@ -101,7 +103,7 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 mutants: setup ## break the code in each listed way, or with SEED=7 COUNT=100 at random, and see which test notices
 	$(BIN)/python -m tests.mutants $(if $(SEED)$(COUNT),--seed $(or $(SEED),1) --count $(or $(COUNT),100))
 
-soak: setup ## the tests that could go on for ever, for longer than `make test` does
+soak: setup ## the tests that could go on for ever, for longer than `make test` does; and on moto, which is slow
 	SOAK=1 $(PYTEST) $(SOAKING)
 
 interleavings: $(VENV)/.installed ## put operations between one another's requests: all pairs, and drawn triples (SEEDS=20000)
