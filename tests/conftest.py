@@ -10,6 +10,7 @@ from incumbent.providers import memory
 from incumbent.testing import servers
 from incumbent.testing.redis_deployments import why_no_redis
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite
+from tests.budgets import SOAKING
 
 # ruff: noqa: SLF001 - what the package keeps for a process is its own
 # The suite lies in the package, and its asserts are to say as much as those of a test file.
@@ -86,3 +87,13 @@ def dynalite_server() -> Iterator[DynamoDBServer]:
     """A dynalite that all tests share; each makes a table of its own."""
     with servers.dynalite() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server(request: pytest.FixtureRequest) -> Iterator[DynamoDBServer]:
+    """A DynamoDB that returns the old item with a refusal, as AWS does: dynalite, or the slower moto in a soak."""
+    if SOAKING or why_no_dynalite() is not None:
+        yield request.getfixturevalue("moto_server")
+    else:
+        with servers.dynalite(tells_old=True) as server:
+            yield server

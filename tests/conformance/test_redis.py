@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 import valkey
+from redis._parsers import CommandsParser
 from valkey.backoff import NoBackoff
 from valkey.cluster import ValkeyCluster
 from valkey.retry import Retry
@@ -22,6 +23,7 @@ from incumbent.testing.conformance import ArchiveConformance, ControlConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, WALKS, Walking
 from incumbent.testing.redis_deployments import TLSServer, redis_with_tls, why_no_redis
 from incumbent.testing.servers import ValkeyServer
+from tests.budgets import SOAKING
 from tests.redis_records import pass_key_time
 
 
@@ -121,14 +123,33 @@ class TestStandaloneDecoding(TestStandalone):
     may_do_all = False
 
 
-class TestValkeyPy(TestStandalone):
-    """One server, by a client of the package valkey, which the caller makes and closes."""
+if SOAKING:
 
-    def make_other(self, provider: Any) -> RedisProvider:
-        """A client that repeats nothing, and waits a tenth of the shortest ttl at most."""
-        client = valkey.Valkey(port=self.server.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
-        self.opened.append(client)
-        return patient(RedisProvider(client=client, key_prefix=self.prefix))
+    class TestValkeyPy(TestStandalone):
+        """One server, by a client of the package valkey, which the caller makes and closes."""
+
+        def make_other(self, provider: Any) -> RedisProvider:
+            """A client that repeats nothing, and waits a tenth of the shortest ttl at most."""
+            client = valkey_client(self.server)
+            self.opened.append(client)
+            return patient(RedisProvider(client=client, key_prefix=self.prefix))
+
+
+@pytest.fixture(scope="module")
+def known_commands() -> Iterator[None]:
+    """Ask the cluster once for its commands: each client asks for them first, which takes most of a short test."""
+    commands: dict[str, Any] = {}
+    ask: Any = CommandsParser.initialize
+
+    def initialize(parser: Any, connection: Any) -> None:
+        if not commands:
+            ask(parser, connection)
+            commands.update(parser.commands)
+        parser.commands = dict(commands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommandsParser, "initialize", initialize)
+        yield
 
 
 class TestCluster(_OnValkey):
@@ -138,22 +159,27 @@ class TestCluster(_OnValkey):
     parameters = "?cluster=true"
 
     @pytest.fixture(autouse=True)
-    def _server(self, valkey_cluster: ValkeyServer) -> None:
+    def _server(self, valkey_cluster: ValkeyServer, known_commands: None) -> None:
         self.server = valkey_cluster
 
 
-class TestValkeyPyCluster(Walking):
-    """The same by the package valkey: what differs is how a call is sent, and walks make every call."""
+def valkey_client(server: ValkeyServer) -> Any:
+    """A client of the package valkey that repeats nothing."""
+    kind: Any = ValkeyCluster if server.cluster else valkey.Valkey
+    return kind(host="127.0.0.1", port=server.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+
+
+class TestValkeyPyWalks(Walking):
+    """The package valkey, on both: what differs is how a call is sent, and walks make every call."""
 
     slack_ms = TestCluster.slack_ms
 
-    @pytest.fixture(autouse=True)
-    def _client(self, valkey_cluster: ValkeyServer) -> Any:
-        retry = Retry(NoBackoff(), 0)  # it repeats nothing
-        self.client = ValkeyCluster(host="127.0.0.1", port=valkey_cluster.port, socket_timeout=1, retry=retry)
+    @pytest.fixture(params=["valkey_server", "valkey_cluster"], autouse=True)
+    def _client(self, request: pytest.FixtureRequest) -> Any:
+        self.client = valkey_client(request.getfixturevalue(request.param))
         self.prefix = unique_prefix()
         yield
-        self.client.close()  # type: ignore[no-untyped-call]
+        self.client.close()
 
     def pass_time(self, ms: int) -> None:
         """Move what is stored, since the server's clock cannot be."""

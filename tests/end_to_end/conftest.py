@@ -62,20 +62,20 @@ class Line:
 
 @pytest.fixture(params=["redis", "dynamodb"])
 def store(request: pytest.FixtureRequest, valkey_server: ValkeyServer) -> Store:
-    """Valkey, then DynamoDB: moto behind one lock."""
+    """Valkey, then DynamoDB."""
     if request.param == "redis":
         environment = {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": valkey_server.url}
         environment["INCUMBENT_KEY_PREFIX"] = f"e2e-{uuid4().hex[:8]}"
     else:
-        moto: DynamoDBServer = request.getfixturevalue("moto_server")
+        server: DynamoDBServer = request.getfixturevalue("dynamodb_server")
         table = f"e2e-{uuid4().hex[:8]}"
-        environment = {**moto.environment, "INCUMBENT_PROVIDER": "dynamodb", "INCUMBENT_TABLE_NAME": table}
+        environment = {**server.environment, "INCUMBENT_PROVIDER": "dynamodb", "INCUMBENT_TABLE_NAME": table}
         import boto3
 
         create_table(
-            boto3.client("dynamodb", endpoint_url=moto.endpoint_url, region_name=environment["AWS_REGION"]), table
+            boto3.client("dynamodb", endpoint_url=server.endpoint_url, region_name=environment["AWS_REGION"]), table
         )
-        request.getfixturevalue("monkeypatch").setenv("AWS_ENDPOINT_URL_DYNAMODB", moto.endpoint_url)
+        request.getfixturevalue("monkeypatch").setenv("AWS_ENDPOINT_URL_DYNAMODB", server.endpoint_url)
     provider = from_env(environment)
     mailbox: object = provider
     assert is_mailbox(mailbox)

@@ -23,7 +23,7 @@ from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table
 from tests.conformance.test_redis import pass_time
 
 SKEW_MS = 1_000
-STORES = ("memory", "redis", "moto", *(("dynalite",) if why_no_dynalite() is None else ()))
+STORES = ("memory", "redis", "dynamodb", *(("dynalite",) if why_no_dynalite() is None else ()))
 
 
 @dataclass(kw_only=True)

@@ -111,10 +111,10 @@ LARGE = "x" * 3_000  # more than stands in a DynamoDB item beside the lease
 POLICY = Policy(max_attempts=2, pauses_ms=(1_000,))
 KINDS = ("plain", "plain", "http", "takes", "raises", "fails once", "defers", "dies")
 KEYS = 5  # so that on each many of every kind meet
-RUNS = {  # moto takes some 30 ms for a run
+RUNS = {
     "memory": 1_000,
     "redis": budget(500, soak=5_000),
-    "moto": 100,
+    "dynamodb": budget(100, soak=1_000),
     "dynalite": budget(200, soak=2_000),
 }
 
@@ -283,7 +283,7 @@ def test_send_is_one_request_and_one_wake(observed: ObservedStore) -> None:
 
         return sum(observed.counted(sends).values())
 
-    routed = {"memory": 0, "redis": 1, "moto": 2, "dynalite": 3}  # dynalite returns no old item: one read more
+    routed = {"memory": 0, "redis": 1, "dynamodb": 2, "dynalite": 3}  # dynalite returns no old item: one read more
     assert once(1) == (0 if observed.name == "memory" else 1)
     assert once(2) == routed[observed.name]
     assert [wake.key for wake in wakes] == ["handler/a"]

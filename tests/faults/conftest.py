@@ -8,7 +8,7 @@ from incumbent.testing.servers import DynamoDBServer, ValkeyServer, why_no_dynal
 from tests.faults.calls import CALLS, ask
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore, dynamodb_store, valkey_store
 
-STORES = ["valkey", "moto", *([] if why_no_dynalite() else ["dynalite"])]
+STORES = ["valkey", "dynamodb", *([] if why_no_dynalite() else ["dynalite"])]
 
 
 def teach(store: ValkeyStore) -> None:
@@ -29,9 +29,9 @@ def networked_valkey(valkey_server: ValkeyServer) -> Iterator[ValkeyStore]:
 
 
 @pytest.fixture(scope="session")
-def networked_moto(moto_server: DynamoDBServer) -> Iterator[DynamoDBStore]:
-    """moto behind one lock."""
-    with dynamodb_store("moto", moto_server) as store:
+def networked_dynamodb(dynamodb_server: DynamoDBServer) -> Iterator[DynamoDBStore]:
+    """DynamoDB as AWS has it, which returns the old item with a refusal."""
+    with dynamodb_store("dynamodb", dynamodb_server) as store:
         yield store
 
 

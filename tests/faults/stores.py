@@ -21,6 +21,8 @@ SILENCE_MS = 250
 
 _MOTOS_SILENCE_MS = 750  # moto takes that long for an answer where many programs share its processor
 
+TESTS_PER_TABLE = 20
+
 _PATIENCE_MS = 10_000  # a machine that is busy may need longer than the silence that a test waits for
 
 
@@ -92,12 +94,21 @@ class ValkeyStore(Store):
 
 @dataclass(kw_only=True)
 class DynamoDBStore(Store):
-    """moto or dynalite. The clients are made once: that takes longer than a test."""
+    """A DynamoDB. The clients are made once: that takes longer than a test."""
 
-    table_name: str
     through: Any
     caller_waits: Any
     past: Any
+    table_name: str = ""
+    _tests: int = 0
+
+    def begin(self) -> None:
+        """Start on an empty prefix; now and then in a new table, since what lists all keys reads the whole table."""
+        super().begin()
+        if self._tests % TESTS_PER_TABLE == 0:
+            self.table_name = f"test-{uuid.uuid4().hex[:12]}"
+            create_table(self.past, self.table_name)
+        self._tests += 1
 
     def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
         """By a client that repeats nothing by itself."""
@@ -135,12 +146,8 @@ def dynamodb_store(name: str, server: DynamoDBServer) -> Iterator[DynamoDBStore]
         network = stack.enter_context(fault_proxy(server.port, HTTP))
         past, through = dynamodb_client(server.port), dynamodb_client(network.port)
         caller_waits = dynamodb_client(
-            network.port, read_timeout_ms=_MOTOS_SILENCE_MS if name == "moto" else SILENCE_MS
+            network.port, read_timeout_ms=_MOTOS_SILENCE_MS if name == "dynamodb" else SILENCE_MS
         )
         for client in (past, through, caller_waits):
             stack.callback(client.close)
-        table_name = f"test-{uuid.uuid4().hex[:12]}"
-        create_table(past, table_name)
-        yield DynamoDBStore(
-            name=name, network=network, table_name=table_name, through=through, caller_waits=caller_waits, past=past
-        )
+        yield DynamoDBStore(name=name, network=network, through=through, caller_waits=caller_waits, past=past)

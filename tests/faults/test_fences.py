@@ -152,7 +152,7 @@ class TestValkey:
 class TestDynamoDB:
     """The record keeps the fence; without one it starts from the client's clock."""
 
-    @pytest.mark.parametrize("store", ["moto"], indirect=True)
+    @pytest.mark.parametrize("store", ["dynamodb"], indirect=True)
     def test_fence_outlives_the_clean_up_of_an_idle_record(self, store: DynamoDBStore) -> None:
         """TTL takes the record of a key that nobody used for eight days, and the clock has gone on meanwhile."""
         clock = FakeClock()
@@ -165,7 +165,7 @@ class TestDynamoDB:
             self.take_by_ttl(store, clock)
         assert rises(fences)
 
-    @pytest.mark.parametrize("store", ["moto"], indirect=True)
+    @pytest.mark.parametrize("store", ["dynamodb"], indirect=True)
     def test_fence_outlives_many_grants_at_one_moment_and_the_clean_up_after_them(self, store: DynamoDBStore) -> None:
         """One is added for each grant, and the clock adds a thousand in a millisecond: it stays ahead."""
         clock = FakeClock()

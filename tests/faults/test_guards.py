@@ -38,10 +38,10 @@ def stale_and_present(store: Store) -> tuple[int, int]:
 
 
 @pytest.fixture
-def documents(networked_moto: DynamoDBStore) -> str:
+def documents(networked_dynamodb: DynamoDBStore) -> str:
     """A table of documents."""
-    name = f"{networked_moto.prefix or 'test'}-documents"
-    networked_moto.past.create_table(
+    name = f"{networked_dynamodb.prefix or 'test'}-documents"
+    networked_dynamodb.past.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
@@ -50,7 +50,7 @@ def documents(networked_moto: DynamoDBStore) -> str:
     return name
 
 
-@pytest.mark.parametrize("store", ["moto"], indirect=True)
+@pytest.mark.parametrize("store", ["dynamodb"], indirect=True)
 def test_stale_owners_write_to_dynamodb_is_refused(
     store: DynamoDBStore, stale_and_present: tuple[int, int], guard: dict[str, Any], documents: str
 ) -> None:

@@ -252,11 +252,11 @@ class TestDynamoDB:
     """What DynamoDB says."""
 
     @pytest.fixture
-    def store(self, networked_moto: DynamoDBStore) -> Iterator[DynamoDBStore]:
-        """moto behind a network."""
-        networked_moto.begin()
-        yield networked_moto
-        networked_moto.network.choose(lambda _: Pass())
+    def store(self, networked_dynamodb: DynamoDBStore) -> Iterator[DynamoDBStore]:
+        """DynamoDB behind a network."""
+        networked_dynamodb.begin()
+        yield networked_dynamodb
+        networked_dynamodb.network.choose(lambda _: Pass())
 
     @pytest.mark.parametrize(
         "said",

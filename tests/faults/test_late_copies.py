@@ -326,7 +326,7 @@ class TestLateControl:
         provider, other = store.provider(), store.bare()
         claim("A", 1)(other)
         interrupt = claim("B", 2, interrupt=True)
-        at = {"valkey": 0, "moto": 1, "dynalite": 2}[store.name]  # DynamoDB first tries to own the key
+        at = {"valkey": 0, "dynamodb": 1, "dynalite": 2}[store.name]  # DynamoDB first tries to own the key
         late = stall(store, provider, interrupt, at=at)
         assert isinstance(interrupt(other), Routed)
         settle("A", stopped=["m1"], next_owner="A2")(other)

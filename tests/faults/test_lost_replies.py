@@ -48,11 +48,11 @@ FAULTS: dict[str, Fault] = {
     "duplicated, last answer": Duplicate(last=True),
     "stalled": Stall(),
 }
-# What is one and the same to a store that is asked by HTTP is tried on Valkey alone. dynalite shows what moto does not:
-# refusals without the old item, and expressions that AWS refuses.
+# What is one and the same to a store that is asked by HTTP is tried on Valkey alone. By itself dynalite refuses without
+# the old item, so that a call makes more requests.
 WHERE = {
     "valkey": (*FAULTS,),
-    "moto": ("request lost", "reply lost", "duplicated, last answer", "stalled"),
+    "dynamodb": ("request lost", "reply lost", "duplicated, last answer", "stalled"),
     "dynalite": ("reply lost", "duplicated, last answer"),
 }
 # A second answer to a first try: no network that keeps to TCP gives one, and nothing tells a caller that it is one.
@@ -149,7 +149,7 @@ def test_call_takes_effect_once_and_says_so(store: Store, call: Call, fault: str
 
 
 @each_call
-@pytest.mark.parametrize("store", ["valkey", "moto"], indirect=True)
+@pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
 def test_call_that_is_never_answered_does_not_know(store: Store, call: Call, undisturbed: Undisturbed) -> None:
     """R9: LeaseUnavailable, never False, None or LeaseLost; and asking again tells what has become of it."""
     # H20: Mastra #19806.
@@ -175,7 +175,7 @@ SILENT = (
 
 @pytest.mark.parametrize("call", [pytest.param(call, id=call.name) for call in CALLS if call.name in SILENT])
 @pytest.mark.parametrize("fault", [LoseReply(silent=True), Stall(silent=True)], ids=["reply lost", "stalled"])
-@pytest.mark.parametrize("store", ["valkey", "moto"], indirect=True)
+@pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
 def test_silence_is_given_up_and_asked_again(store: Store, call: Call, fault: Fault, undisturbed: Undisturbed) -> None:
     """R8: a timeout is one more way to lose a reply; what was given up may still arrive."""
     provider = begin(store, call, impatient=True)
@@ -188,7 +188,7 @@ def test_silence_is_given_up_and_asked_again(store: Store, call: Call, fault: Fa
 
 
 @pytest.mark.parametrize("keeps", [0.05, 0.4, 0.8, 0.97])
-@pytest.mark.parametrize("store", ["moto", *(["dynalite"] if "dynalite" in STORES else [])], indirect=True)
+@pytest.mark.parametrize("store", ["dynamodb", *(["dynalite"] if "dynalite" in STORES else [])], indirect=True)
 def test_answer_that_breaks_off_anywhere_is_no_answer(store: Store, keeps: float) -> None:
     """R9: botocore takes half an answer for an empty one, in which nobody owns the key."""
     # H20: found here.
@@ -336,7 +336,7 @@ class TestOvertaken:
     @staticmethod
     def until_stored(store: Store) -> list[Pass]:
         """What passes before the request that stores a routed message: DynamoDB first tries to own the key."""
-        return [Pass()] * {"valkey": 0, "moto": 1, "dynalite": 2}[store.name]
+        return [Pass()] * {"valkey": 0, "dynamodb": 1, "dynalite": 2}[store.name]
 
 
 class TestRepeatedControl:

@@ -343,9 +343,9 @@ class TestInjectedClients:
         assert provider.get_lease_owner(KEY) == "B"
         assert redis_client.connection_pool.connection_kwargs["retry"].get_retries() == 3
 
-    def test_inner_retries_of_botocore_count_as_repeated_tries(self, networked_moto: DynamoDBStore) -> None:
+    def test_inner_retries_of_botocore_count_as_repeated_tries(self, networked_dynamodb: DynamoDBStore) -> None:
         """R9: it says how often it has tried, so that a call without a retry still knows."""
-        store = networked_moto
+        store = networked_dynamodb
         store.begin()
         client = dynamodb_client(store.network.port, attempts=3)
         provider = DynamoDBProvider(table_name=store.table_name, client=client, key_prefix=store.prefix)
@@ -402,10 +402,10 @@ class TestInjectedClients:
         ids=["vendor's own", "set", "for ever"],
     )
     def test_dynamodb_client_that_waits_longer_than_the_ttl_is_refused(
-        self, networked_moto: DynamoDBStore, config: Config, ttl_ms: int
+        self, networked_dynamodb: DynamoDBStore, config: Config, ttl_ms: int
     ) -> None:
         """H10: botocore's own wait is a minute."""
-        store = networked_moto
+        store = networked_dynamodb
         store.begin()
         client = boto3.client("dynamodb", endpoint_url=f"http://127.0.0.1:{store.network.port}", config=config)
         provider = DynamoDBProvider(table_name=store.table_name, client=client, key_prefix=store.prefix)

@@ -246,10 +246,10 @@ class TestHttp:
     """The same, for DynamoDB."""
 
     @pytest.fixture
-    def store(self, networked_moto: DynamoDBStore) -> DynamoDBStore:
-        """moto behind a network."""
-        networked_moto.begin()
-        return networked_moto
+    def store(self, networked_dynamodb: DynamoDBStore) -> DynamoDBStore:
+        """DynamoDB behind a network."""
+        networked_dynamodb.begin()
+        return networked_dynamodb
 
     def count(self, store: DynamoDBStore, client: Any) -> int:
         """Increase a counter, by a client."""

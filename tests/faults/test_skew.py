@@ -21,7 +21,7 @@ SKEW_MS = 1_000  # the provider's own, which none of these tests sets
 EPOCH_MS = 1_800_000_000_000
 
 
-@pytest.fixture(params=["moto"])
+@pytest.fixture(params=["dynamodb"])
 def store(request: pytest.FixtureRequest) -> Any:
     """A DynamoDB; which one makes no difference to the clocks."""
     made: DynamoDBStore = request.getfixturevalue(f"networked_{request.param}")

@@ -142,35 +142,36 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def networked_moto(moto_server: DynamoDBServer) -> Iterator[DynamoDBStore]:
-    """moto behind a network."""
-    with dynamodb_store("moto", moto_server) as store:
+def networked_dynamodb(dynamodb_server: DynamoDBServer) -> Iterator[DynamoDBStore]:
+    """DynamoDB behind a network."""
+    with dynamodb_store("dynamodb", dynamodb_server) as store:
+        store.begin()
         yield store
 
 
 @pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize("name", CALLS)
 def test_another_call_between_the_requests_of_one_is_explained(
-    networked_moto: DynamoDBStore, setup: str, name: str
+    networked_dynamodb: DynamoDBStore, setup: str, name: str
 ) -> None:
     """Whichever it is, and at whichever place it comes."""
     # H39: vercel/chat #928, Temporal #1289, #8097.
-    alone = Told(networked_moto)
+    alone = Told(networked_dynamodb)
     alone.begin(SETUPS[setup])
     alone.make(alone.ours, CALLS[name])
-    requests = len([each for each in networked_moto.network.sent if each.name not in READS])
+    requests = len([each for each in networked_dynamodb.network.sent if each.name not in READS])
     alone.end()
     alone.explain("nothing")
     for place in range(1, requests):
         for other in OTHERS:
-            told = Told(networked_moto)
+            told = Told(networked_dynamodb)
             told.begin(SETUPS[setup])
             owner = CALLS[other][1]["owner"]
             theirs = (CALLS[other][0], {**CALLS[other][1], "owner": "Y" if owner == "X" else owner})
             between = Delay(until=AT_ONCE, meanwhile=partial(told.make, told.theirs, theirs))
-            networked_moto.network.next(*[Pass()] * place, between)
+            networked_dynamodb.network.next(*[Pass()] * place, between)
             told.make(told.ours, CALLS[name], several=True)
-            networked_moto.network.next()
+            networked_dynamodb.network.next()
             told.end()
             told.explain(f"{other} at place {place}")
 

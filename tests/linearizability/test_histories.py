@@ -18,6 +18,7 @@ from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.proxy import HTTP, RESP, CutRequest, Fault, Network, fault_proxy
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, why_no_dynalite
+from tests.budgets import budget
 from tests.faults.stores import HASTY, Provider, dynamodb_client
 from tests.linearizability.checker import UNKNOWN, Operation, check
 from tests.linearizability.recording import CALLS, CUTS, LOOKS, Lane, record
@@ -138,22 +139,22 @@ def test_reference_is_linearizable(chunk: int) -> None:
         explain(range(seed, seed + 1), [MemoryLane(shared=provider)] * CLIENTS, faults=0.0, several=False)
 
 
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("chunk", range(budget(10, soak=50)))
 @pytest.mark.parametrize("faults", [0.0, 0.25], ids=["undisturbed", "disturbed"])
 def test_valkey_is_linearizable(valkey_lanes: list[Lane], chunk: int, faults: float) -> None:
     """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
     explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), valkey_lanes, faults=faults, several=False)
 
 
-@pytest.mark.parametrize(("chunk", "faults"), [(0, 0.0), (1, 0.25), (2, 0.25), (3, 0.25)])
-def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int, faults: float) -> None:
+@pytest.mark.parametrize("chunk", range(budget(2, soak=6)))
+def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int) -> None:
     """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
-    explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), moto_lanes, faults=faults, several=True)
+    explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), moto_lanes, faults=0.25 if chunk else 0.0, several=True)
 
 
 if why_no_dynalite() is None:
 
-    @pytest.mark.parametrize("chunk", range(2))
+    @pytest.mark.parametrize("chunk", range(budget(2, soak=10)))
     def test_dynamodb_is_linearizable_on_dynalite(dynalite_lanes: list[Lane], chunk: int) -> None:
         """R1, R8, M1 to M5: also where a refusal does not say what it has found."""
         cuts = [each for each in CUTS if not isinstance(each, CutRequest)]  # half a request is the end of dynalite

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 MEMORY = "tests/conformance/test_memory.py"
 VALKEY = "tests/conformance/test_redis.py::TestStandalone"
 REDIS = "tests/unit/test_redis_provider.py"
-MOTO = "tests/conformance/test_dynamodb.py::TestMoto"
+TABLE = "tests/simulation/test_table.py"
 DYNAMODB = "tests/unit/test_dynamodb_provider.py"
 CONTROLLED = "tests/unit/test_dynamodb_control.py"
 INTERLEAVINGS = "tests/interleavings/test_interleavings.py"
@@ -482,42 +482,42 @@ MUTANTS = (
         QUICK,
         '        ":free": _number(now_ms - skew_ms),\n',
         '        ":free": _number(now_ms),\n',
-        (MOTO, DYNAMODB),
+        (TABLE, DYNAMODB),
     ),
     Mutant(
         "an id is stored twice (M5)",
         QUICK,
         '    for name in ("ids", "recent", PAST["handled"], PAST["dead"]):\n',
         '    for name in (PAST["handled"], PAST["dead"]):\n',
-        (MOTO,),
+        (TABLE,),
     ),
     Mutant(
         "the release does not compare the owner (R5)",
         QUICK,
         "    update.when(f\"{update.name('lease_owner')} = :owner\")\n",
         "    update.when(f\"{update.name('lease_owner')} <> :owner OR {update.name('lease_owner')} = :owner\")\n",
-        (MOTO,),
+        (TABLE,),
     ),
     Mutant(
         "a late copy of a renewal shortens (R4, H51)",
         QUICK,
         "    update.when(f\"{update.name('expires_at')} <= :until\")\n",
         "",
-        (MOTO, DYNAMODB),
+        (TABLE, DYNAMODB),
     ),
     Mutant(
         "the fence of a grant is the last one (R7)",
         QUICK,
         ":clock) + {update.value(1)}",
         ":clock) + {update.value(0)}",
-        (MOTO,),
+        (TABLE,),
     ),
     Mutant(
         "a close does not look whether something came (M2)",
         CHANGE,
         "        if self._added or self._takes or self._empties or self._ends_a_run or closes:\n",
         "        if self._added or self._takes or self._empties or self._ends_a_run:\n",
-        (DYNAMODB, MOTO),
+        (INTERLEAVINGS,),
     ),
     Mutant(
         "an update that removes by place does not look whether the list was edited (M4)",
@@ -595,14 +595,14 @@ MUTANTS = (
         QUICK,
         '    update.when(free)\n    update.when_absent("not_before")\n',
         "    update.when(free)\n",
-        (MOTO,),
+        (TABLE,),
     ),
     Mutant(
         "an acquire does not look for a hold (M15)",
         QUICK,
         '    update.when(_free(update))\n    update.when_absent("not_before")\n',
         "    update.when(_free(update))\n",
-        (MOTO,),
+        (TABLE,),
     ),
     Mutant(
         "a key that was held while a settle had its reply on the way is passed on (M15)",
@@ -616,21 +616,21 @@ MUTANTS = (
         QUICK,
         '    for name in ("left", "left_fence", "expires_on", "stop", "note"):\n',
         '    for name in ("left", "left_fence", "expires_on", "note"):\n',
-        (MOTO, INTERLEAVINGS),
+        (TABLE, INTERLEAVINGS),
     ),
     Mutant(
         "an exact grant leaves the mark of the tenure before (M16)",
         CHANGE,
         '            update.remove("stop")\n',
         "",
-        (MOTO, INTERLEAVINGS),
+        (TABLE, INTERLEAVINGS),
     ),
     Mutant(
         "a quick settle does not tell of a mark (M16)",
         QUICK,
         '    update.when_absent("stop")\n',
         "",
-        (MOTO, CONTROLLED),
+        (TABLE, CONTROLLED),
     ),
     Mutant(
         "an exact settle does not tell of a mark that came meanwhile (M16)",
@@ -665,14 +665,14 @@ MUTANTS = (
         CHANGE,
         "        shown = bool(new.mail) or item.is_held(self._not_before(now_ms))\n",
         "        shown = bool(new.mail)\n",
-        (MOTO, INTERLEAVINGS),
+        (TABLE, INTERLEAVINGS),
     ),
     Mutant(
         "a result is not stored before its trace (M17)",
         "providers/dynamodb/steps.py",
         "            if trace.result and not isinstance(trace.result, traces.ResultElsewhere):\n",
         "            if False:\n",
-        (MOTO,),
+        (TABLE,),
     ),
     Mutant(
         "two callers that bury a message write one item, and the refused one deletes it (M6)",
@@ -749,7 +749,7 @@ MUTANTS = (
         "providers/dynamodb/claiming.py",
         '            answer = self.steps.remember(self.call, answer, self.message_id or "", self.owner)\n',
         "",
-        (MOTO,),
+        (TABLE,),
     ),
     # --- above the stores
     Mutant(

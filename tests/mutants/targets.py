@@ -5,7 +5,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from incumbent.testing.servers import dynalite_available
-from tests.mutants.faults import DYNAMODB, MEMORY, MOTO, REDIS, RULES, VALKEY
+from tests.mutants.faults import DYNAMODB, MEMORY, REDIS, RULES, TABLE, VALKEY
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "layer" / "incumbent"
@@ -25,7 +25,7 @@ LEFT_OUT = (
 
 CONFORMANCE = "tests/conformance/test_dynamodb.py"
 REDIS_RULES = "tests/unit/test_redis_rules.py"
-DYNALITE = f"{CONFORMANCE}::TestDynalite" if dynalite_available() else MOTO
+EMULATOR = f"{CONFORMANCE}::{'TestDynalite' if dynalite_available() else 'TestMoto'}"
 Stages = tuple[tuple[str, ...], ...]
 
 # Of a module that knows no store, all unit tests but those of the stores.
@@ -53,9 +53,9 @@ STAGES: tuple[tuple[str, Stages], ...] = (
         "providers/dynamodb/*",
         (
             (DYNAMODB,),
-            ("tests/simulation/test_table.py",),
-            (DYNALITE,),
-            (MOTO, f"{CONFORMANCE}::TestSeveral"),
+            (TABLE,),
+            (EMULATOR,),
+            (f"{CONFORMANCE}::TestSeveral",),
             (SCHEDULES,),
             ("tests/linearizability/test_calls_between_requests.py", "tests/faults", EVERY_STORE, *ON_DYNAMODB),
         ),

@@ -37,10 +37,11 @@ from incumbent.values import (
     Routed,
     Status,
 )
+from tests.budgets import budget
 from tests.conformance.test_redis import unique_prefix
 from tests.redis_records import pass_key_time, records
 
-WALKS = 250
+WALKS = budget(250, soak=2_500)
 STEPS = 24
 IDS = [f"m{number}" for number in range(4)]
 

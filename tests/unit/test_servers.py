@@ -197,6 +197,33 @@ def test_conditional_put_has_one_winner(dynamodb: "DynamoDBClient") -> None:
             assert sum(pool.map(put, [key] * THREADS)) == 1
 
 
+@pytest.mark.parametrize(("server", "tells"), [("dynamodb_server", True), ("dynalite_server", False)][: len(DYNAMODBS)])
+def test_refusal_tells_the_old_item_as_on_aws(server: str, *, tells: bool, request: pytest.FixtureRequest) -> None:
+    """Where it is asked for and there is one; dynalite does so only if it is told to."""
+    endpoint = request.getfixturevalue(server).endpoint_url
+    client = boto3.client("dynamodb", endpoint_url=endpoint)
+    servers.create_table(client, "refusals" if tells else "silent")
+    table, key = "refusals" if tells else "silent", {"pk": {"S": "a"}, "sk": {"S": "b"}}
+    refused: dict[str, Any] = {
+        "TableName": table,
+        "Key": key,
+        "UpdateExpression": "SET turns = :one",
+        "ConditionExpression": "turns = :one",
+        "ExpressionAttributeValues": {":one": {"N": "1"}},
+    }
+
+    def told(**more: Any) -> Any:
+        with pytest.raises(client.exceptions.ConditionalCheckFailedException) as caught:
+            client.update_item(**refused, **more)
+        return caught.value.response.get("Item")
+
+    assert told(ReturnValuesOnConditionCheckFailure="ALL_OLD") is None
+    client.put_item(TableName=table, Item={**key, "turns": {"N": "0"}})
+    assert told() is None
+    assert told(ReturnValuesOnConditionCheckFailure="ALL_OLD") == ({**key, "turns": {"N": "0"}} if tells else None)
+    client.close()
+
+
 def test_orphans_index_is_sparse_and_sorted(dynamodb: "DynamoDBClient") -> None:
     """Only items with both of its attributes are in the index, the longest waiting first."""
     servers.create_table(dynamodb, "indexed")

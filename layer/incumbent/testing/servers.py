@@ -36,23 +36,36 @@ __all__ = [
 ]
 
 _DYNALITE = """
-const server = require(process.argv[1])({ createTableMs: 0, deleteTableMs: 0, updateTableMs: 0 });
-server.listen(0, process.argv[2], () => console.log(server.address().port));
+const [, folder, host, tellsOld] = process.argv;
+if (tellsOld) {
+  const db = require(`${folder}/db`), check = db.checkConditional;
+  db.checkConditional = (data, item) => {
+    const refused = check(data, item);
+    if (refused && item && data.ReturnValuesOnConditionCheckFailure === 'ALL_OLD') refused.body.Item = item;
+    return refused;
+  };
+  for (const action of ['updateItem', 'putItem', 'deleteItem']) {
+    require(`${folder}/validations/${action}`).types.ReturnValuesOnConditionCheckFailure = { type: 'String' };
+  }
+}
+const server = require(folder)({ createTableMs: 0, deleteTableMs: 0, updateTableMs: 0 });
+server.listen(0, host, () => console.log(server.address().port));
 """
 
 
 @contextmanager
-def dynalite() -> Iterator[DynamoDBServer]:
-    """Run dynalite, an implementation of DynamoDB that shares nothing with moto.
+def dynalite(*, tells_old: bool = False) -> Iterator[DynamoDBServer]:
+    """Run dynalite, an implementation of DynamoDB that shares nothing with moto, and is several times as quick.
 
-    It returns no old item with a failed condition, and knows no transactions.
+    It knows no transactions. By itself it returns no old item with a failed condition; with ``tells_old`` it does, as
+    AWS does.
 
     Raises `NotStarted`, also where `why_no_dynalite` has a reason.
     """
     folder = _dynalite_folder()
     if folder is None or not dynalite_available():
         raise NotStarted(f"dynalite cannot be started: {why_no_dynalite()}")
-    with supervised(["node", "-e", _DYNALITE, str(folder), HOST]) as process:
+    with supervised(["node", "-e", _DYNALITE, str(folder), HOST, *["old"] * tells_old]) as process:
         yield DynamoDBServer(port=int(process.first_line()), process_group=process.process_group)
 
 
