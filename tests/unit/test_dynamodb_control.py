@@ -350,3 +350,15 @@ def test_last_round_counts_if_its_write_was_applied(bench: Bench, monkeypatch: p
     waits = bench.a.provider.claim("k", "A", TTL_MS, Message(id="m1", event={}), debounce=BURST)
     assert isinstance(waits, Routed)
     assert bench.a.provider.cancel("k", "m1").state == "cancelled"
+
+
+@pytest.mark.parametrize("size", [3_000, 500_000], ids=["one item", "in parts"])
+def test_large_body_of_a_message_for_later_is_kept_from_when_it_is_due(moto: Bench, size: int) -> None:
+    """M14: TTL must not delete it in the days before."""
+    after_ms = 14 * 86_400_000
+    large = Message(id="m1", event="x" * size)
+    moto.a.provider.claim("k", "T", TTL_MS, large, as_ticket=True, after_ms=after_ms)
+    items = [each for each in moto.place.items(moto.pk()) if each != "lease"]
+    for each in items:
+        expires_s = int(moto.item(sk=each)["expires_on"]["N"])
+        assert expires_s >= (NOW_MS + after_ms) // 1_000 + 14 * 86_400

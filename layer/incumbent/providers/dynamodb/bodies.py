@@ -7,7 +7,7 @@ from incumbent.providers.dynamodb.names import BODY, escaped
 
 PART_BYTES = 384 * 1024  # an item holds 400 KiB, names and keys included; a larger body stands in several
 KEPT_S = 14 * 86_400  # bodies that remain after a crash, and dead letters
-WHY_GONE = f"it is gone, as it was stored more than {KEPT_S // 86_400} days ago"
+WHY_GONE = f"it is gone, as it was due more than {KEPT_S // 86_400} days ago"
 PARTS_KEPT_S = 2 * KEPT_S  # bodies in parts, which stay where they are when their message dies
 
 
@@ -31,8 +31,11 @@ def body_names(message_id: str, reference: Reference) -> list[str]:
     return [name] if reference.parts == 1 else [f"{name}.{part}" for part in range(1, reference.parts + 1)]
 
 
-def body_items(pk: str, message_id: str, name: str, body: str, now_ms: int) -> tuple[Reference, list[dict[str, Any]]]:
-    """The items of a large body under a name, and the reference to them; TTL takes what nothing refers to."""
+def body_items(pk: str, message_id: str, name: str, body: str, due_ms: int) -> tuple[Reference, list[dict[str, Any]]]:
+    """The items of a large body under a name, and the reference to them; TTL takes what nothing refers to.
+
+    ``due_ms`` is when its message is due: so long nothing is to be taken, and for 14 days from then.
+    """
     texts = _parts(body)
     reference = Reference(name if len(texts) == 1 else f"{name}.{len(texts)}")
     kept_s = KEPT_S if len(texts) == 1 else PARTS_KEPT_S
@@ -43,7 +46,7 @@ def body_items(pk: str, message_id: str, name: str, body: str, now_ms: int) -> t
             "sk": sk,
             "v": VERSION,
             "body": part,
-            "expires_on": seconds(now_ms) + kept_s,
+            "expires_on": seconds(due_ms) + kept_s,
         }
         items.append({name: typed(value) for name, value in found.items()})
     return reference, items

@@ -262,6 +262,6 @@ class Claiming:
         self.steps.sweep_bodies(self.call, [own], record)
 
     def _put_body(self) -> None:
-        now_ms = self.steps.clock.now().wall_ms
+        due_ms = self.steps.clock.now().wall_ms + self.after_ms  # from when its body is kept (M14)
         name = digest(self.owner)
-        self.body = self.steps.put_body(self.call, self.message_id or "", name, self.text, now_ms)
+        self.body = self.steps.put_body(self.call, self.message_id or "", name, self.text, due_ms)

@@ -284,9 +284,9 @@ class Steps:
             texts.append(text)
         return "".join(texts)
 
-    def put_body(self, call: TableCall, message_id: str, name: str, text: str, now_ms: int) -> Reference:
-        """Store a large body under a name, before anything refers to it."""
-        reference, items = body_items(call.pk, message_id, name, text, now_ms)
+    def put_body(self, call: TableCall, message_id: str, name: str, text: str, due_ms: int) -> Reference:
+        """Store a large body under a name, before anything refers to it. It is kept from ``due_ms`` on."""
+        reference, items = body_items(call.pk, message_id, name, text, due_ms)
         self.put_all(call, items)
         return reference
 
