@@ -152,6 +152,24 @@ def test_server_whose_authority_is_given_is_trusted(tls: TLSServer, host: str) -
 
 
 @needs_redis
+def test_cluster_with_tls_is_used_with_a_password_that_rotates() -> None:
+    """As AWS' services are: every node by TLS, also those that the first one names."""
+    with (
+        redis_with_tls(cluster=True) as server,
+        redis.Redis(port=server.plain.port) as bare,
+        limited_user(server.plain, key_prefix="few") as user,
+    ):
+        url = server.url(authority=server.authority).replace("//", "//limited@")
+        with closing(RedisProvider(url=url, password=lambda: user.password, key_prefix="few")) as provider:
+            assert provider.acquire_lease("k", "A", TTL_MS).acquired
+            user.rotate("second")
+            user.disconnect()
+            assert provider.renew_lease("k", "A", TTL_MS)
+            connections = [each for each in bare.client_list() if each["user"] == "limited"]
+            assert {each["laddr"] for each in connections} == {f"127.0.0.1:{server.port}"}
+
+
+@needs_redis
 def test_server_of_another_authority_is_not_trusted(tls: TLSServer) -> None:
     """Nor one of an authority that the machine does not know; the error says what to add."""
     for url in (tls.url(authority=tls.other_authority), tls.url()):

@@ -154,8 +154,10 @@ class TLSServer:
 
     def url(self, *, authority: Path | None = None, host: str = HOST, port: int | None = None) -> str:
         """What a client takes that trusts the authority; without one, those that the machine trusts."""
-        trusted = "" if authority is None else f"?ssl_ca_certs={authority}"
-        return f"rediss://{host}:{port or self.port}/0{trusted}"
+        parameters = [f"ssl_ca_certs={authority}"] if authority else []
+        if self.plain.cluster:
+            parameters.append("cluster=true")
+        return f"rediss://{host}:{port or self.port}/0{'?' if parameters else ''}{'&'.join(parameters)}"
 
 
 def why_no_redis() -> str | None:
@@ -164,8 +166,10 @@ def why_no_redis() -> str | None:
 
 
 @contextmanager
-def redis_with_tls(config: Mapping[str, str] | None = None) -> Iterator[TLSServer]:
+def redis_with_tls(*, cluster: bool = False, config: Mapping[str, str] | None = None) -> Iterator[TLSServer]:
     """Run Debian's Redis, since the embedded Valkey speaks no TLS. ``config`` holds further directives.
+
+    With ``cluster`` it is the one node of a cluster, and tells its clients the port for TLS.
 
     Raises `NotStarted`, also where `why_no_redis` has a reason.
     """
@@ -188,7 +192,9 @@ def redis_with_tls(config: Mapping[str, str] | None = None) -> Iterator[TLSServe
             "tls-ca-cert-file": str(folder / "authority.pem"),
             "tls-auth-clients": "no",
         }
-        with valkey(command=command, config=settings | dict(config or {})) as server:
+        if cluster:
+            settings["tls-cluster"] = "yes"
+        with valkey(cluster=cluster, command=command, config=settings | dict(config or {})) as server:
             yield TLSServer(
                 port=port, plain=server, authority=folder / "authority.pem", other_authority=folder / "other.pem"
             )
