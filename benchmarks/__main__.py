@@ -1,6 +1,6 @@
 """Measure all sections, or those that are named, and write docs/performance.md when all were measured.
 
-    python -m benchmarks [redis decorator dynamodb cold units growth] [--quick] [--output FOLDER]
+    python -m benchmarks [redis decorator dynamodb cold units spent growth] [--quick] [--output FOLDER]
 
 Each section runs in a process of its own, so that one section's threads, modules and patches do not touch another's.
 """
@@ -27,6 +27,7 @@ SECTIONS = {
     "dynamodb": "dynamodb_calls",
     "cold": "cold_starts",
     "units": "write_units",
+    "spent": "spent",
     "growth": "growth",
 }
 DOCS = Path(__file__).parents[1] / "docs"

@@ -85,8 +85,8 @@ def _on(name: str, start: Callable[[], AbstractContextManager[DynamoDBServer]], 
 def _variants(session: Any) -> dict[str, Run | None]:
     provider = provider_of(session)
     return {
-        TWO_UPDATES: _two_updates(session.client("dynamodb")),
-        f"{TWO_UPDATES}, parameters not validated": _two_updates(
+        TWO_UPDATES: two_updates(session.client("dynamodb")),
+        f"{TWO_UPDATES}, parameters not validated": two_updates(
             session.client("dynamodb", config=Config(parameter_validation=False))
         ),
         ACQUIRE: ours.lease_only(provider),
@@ -97,7 +97,7 @@ def _variants(session: Any) -> dict[str, Run | None]:
     }
 
 
-def _two_updates(client: Any) -> Run:
+def two_updates(client: Any) -> Run:
     """Write an item, with a condition, and take an attribute away again: what a lock needs at least."""
 
     def run(key: str) -> None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from string import Template
 
-from benchmarks import cold_starts, dynamodb_calls, memory_calls, plots, redis_calls
+from benchmarks import cold_starts, dynamodb_calls, memory_calls, plots, redis_calls, spent
 from benchmarks.bars import judged
 from benchmarks.measure import Budget
 from benchmarks.tables import Spread, Table, number
@@ -132,6 +132,7 @@ def write(tables: Sequence[Table], budget: Budget, folder: Path, *, minutes: flo
     values = {
         "about": _about(budget, minutes),
         "bars": judged(by_name).markdown(),
+        "spent": "\n".join(map(_item, spent.sentences(by_name))),
         **{
             f"table_{table.name.replace('-', '_')}": table.markdown(lambda row: row.startswith("incumbent"))
             for table in tables

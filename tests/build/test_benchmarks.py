@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cold_starts, growth
+from benchmarks import cold_starts, growth, spent
 from benchmarks.bars import BARS
 from benchmarks.capacity import Item, item_bytes
 
 ROOT = Path(__file__).parents[2]
 ROWS = {
+    "### What the rest is spent on": [*spent.DECORATOR, *spent.DYNAMODB],
     "## Redis": [
         "two bare EVALSHA",
         "**incumbent, acquire and release**",
