@@ -103,8 +103,8 @@ test-all: test ## the tests on Python 3.12 and 3.13 too, where they are found
 mutants: setup ## break the code in each listed way, or with SEED=7 COUNT=100 at random, and see which test notices
 	$(BIN)/python -m tests.mutants $(if $(SEED)$(COUNT),--seed $(or $(SEED),1) --count $(or $(COUNT),100))
 
-soak: setup ## the tests that could go on for ever, for longer than `make test` does; and on moto, which is slow
-	SOAK=1 $(PYTEST) $(SOAKING)
+soak: setup ## the tests that could go on for ever, for longer than `make test` does, with counts; and on moto, which is slow
+	SOAK=1 $(PYTEST) -rP $(SOAKING)
 
 interleavings: $(VENV)/.installed ## put operations between one another's requests: all pairs, and drawn triples (SEEDS=20000)
 	$(BIN)/python -m tests.interleavings --store memory --seeds $(SEEDS)

@@ -34,6 +34,7 @@ class Node:
     server: ValkeyServer
     id: str
     client: Any
+    _all_frozen: "set[Node]"
 
     def __str__(self) -> str:
         return f"{HOST}:{self.server.port}"
@@ -43,32 +44,44 @@ class Node:
         """Whether the node takes itself for a primary."""
         return bool(self.client.execute_command("ROLE")[0] == "master")
 
-    def promote(self) -> None:
-        """Make this replica the primary, in a fail-over that both agree on and that loses no accepted write."""
-        self.client.execute_command("CLUSTER", "FAILOVER")
-        wait_until(lambda: self.is_primary, f"{self} was not promoted")
+    @property
+    def is_linked(self) -> bool:
+        """Whether the node is a replica that has its primary's data."""
+        role = self.client.execute_command("ROLE")
+        return bool(role[0] == "slave" and role[3] == "connected")
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Let the server do nothing for as long as the context lasts: connections to it open, and get no answer."""
         os.killpg(self.server.process_group, signal.SIGSTOP)
+        self._all_frozen.add(self)
         try:
             yield
         finally:
+            self._all_frozen.discard(self)
             os.killpg(self.server.process_group, signal.SIGCONT)
+
+    def promote(self) -> None:
+        """Make this replica the primary, in a fail-over that both agree on and that loses no accepted write."""
+        wait_until(self._asks_to_be_promoted, f"{self} may not be promoted")
+        wait_until(lambda: self.is_primary, f"{self} was not promoted")
+
+    def _asks_to_be_promoted(self) -> bool:
+        try:
+            return bool(self.client.execute_command("CLUSTER", "FAILOVER"))
+        except redis.ResponseError:  # it has lost its primary for a moment
+            return False
 
 
 class Cluster:
-    """A running cluster; `redis_cluster` makes one. Its nodes are those that were not killed, the oldest first.
-
-    A node that is frozen is asked nothing, as long as another can answer.
-    """
+    """A running cluster; `redis_cluster` makes one. ``nodes`` are those that were not killed, the oldest first."""
 
     def __init__(self, stack: ExitStack, config: Mapping[str, str]) -> None:
         """Start the servers. Raises ``NotStarted``."""
         self._stack = stack
         self._config = config
         self._ends: dict[Node, ExitStack] = {}
+        self._frozen: set[Node] = set()
         primaries, replicas = ([self._start() for _ in range(PRIMARIES)] for _ in range(2))
         bounds = [SLOTS * number // PRIMARIES for number in range(PRIMARIES + 1)]
         for number, node in enumerate(primaries):
@@ -77,14 +90,17 @@ class Cluster:
         self._meet([*primaries[1:], *replicas])
         for primary, replica in zip(primaries, replicas, strict=True):
             replica.client.execute_command("CLUSTER", "REPLICATE", primary.id)
-        linked = "connected"
-        wait_until(lambda: all(each.client.execute_command("ROLE")[3] == linked for each in replicas), "no replication")
+        wait_until(lambda: all(each.is_linked for each in replicas), "no replication")
         wait_until(self._is_agreed, "the cluster was not ok")
 
     @property
     def nodes(self) -> list[Node]:
         """The nodes that were not killed."""
         return list(self._ends)
+
+    @property
+    def _awake(self) -> list[Node]:
+        return [node for node in self._ends if node not in self._frozen]
 
     @property
     def url(self) -> str:
@@ -95,12 +111,12 @@ class Cluster:
     def primaries(self) -> list[Node]:
         """The nodes that have slots, in the order of their first slot, as the oldest node sees it."""
         owners = {node.id: node for node in self.nodes}
-        ranges = sorted(self.nodes[0].client.execute_command("CLUSTER", "SLOTS"))
+        ranges = sorted(self._awake[0].client.execute_command("CLUSTER", "SLOTS"))
         return list(dict.fromkeys(owners[str(each[2][2])] for each in ranges if str(each[2][2]) in owners))
 
     def primary_of(self, slot: int) -> Node:
         """Return the primary that has a slot, as the oldest node sees it."""
-        for first, last, (_, _, owner, *_), *_ in self.nodes[0].client.execute_command("CLUSTER", "SLOTS"):
+        for first, last, (_, _, owner, *_), *_ in self._awake[0].client.execute_command("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.id == owner)
         raise LookupError(f"slot {slot} has no primary")
@@ -124,7 +140,7 @@ class Cluster:
         return replica
 
     def wait_for_promotion(self, replica: Node) -> None:
-        """Wait until a replica is a primary, for itself and for all others."""
+        """Wait until a replica is a primary, for itself and for all others that are not frozen."""
         wait_until(lambda: replica.is_primary and self._is_agreed(), f"{replica} was not promoted")
 
     def wait_for_state(self, state: str) -> None:
@@ -154,6 +170,18 @@ class Cluster:
         self.move_keys(slot, source, to)
         self.close_slot(slot, to)
 
+    def add_replica(self, primary: Node) -> Node:
+        """Add a replica of a primary, with its data."""
+        node = self._start()
+        self._meet([node])
+        node.client.execute_command("CLUSTER", "REPLICATE", primary.id)
+        self.wait_for_replica(node)
+        return node
+
+    def wait_for_replica(self, node: Node) -> None:
+        """Wait until a node is the replica of another, with its data."""
+        wait_until(lambda: node.is_linked and self._is_agreed(), f"{node} is not a replica")
+
     def add_primary(self) -> Node:
         """Add a primary, which has no slots yet."""
         node = self._start()
@@ -174,7 +202,8 @@ class Cluster:
         server = end.enter_context(valkey(cluster=True, slots=False, config=self._config))
         client: Any = redis.Redis(port=server.port, decode_responses=True, socket_timeout=_ASK_S)
         end.callback(client.close)
-        node = Node(server=server, id=client.execute_command("CLUSTER", "MYID"), client=client)
+        name = client.execute_command("CLUSTER", "MYID")
+        node = Node(server=server, id=name, client=client, _all_frozen=self._frozen)
         self._ends[node] = end
         return node
 
@@ -187,7 +216,7 @@ class Cluster:
         wait_until(lambda: all(names <= _known(node) for node in self.nodes), "the nodes did not meet")
 
     def _is_found(self, state: str) -> bool:
-        said = [node.client.execute_command("CLUSTER", "INFO") for node in self.nodes]
+        said = [node.client.execute_command("CLUSTER", "INFO") for node in self._awake]
         return all(f"cluster_state:{state}" in each for each in said)
 
     def _is_agreed(self) -> bool:
@@ -196,7 +225,7 @@ class Cluster:
             return False
         views = {
             str(sorted((each[0], each[1], each[2][2]) for each in node.client.execute_command("CLUSTER", "SLOTS")))
-            for node in self.nodes
+            for node in self._awake
         }
         return len(views) == 1
 

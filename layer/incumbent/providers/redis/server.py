@@ -167,8 +167,7 @@ class Server:
             try:
                 return send(number, sent)
             except RedisClusterException:  # no node that the client knows: the next try begins with the seeds
-                with self._lock:
-                    self._ours = {}
+                self.close()
                 raise
 
         return call_with_retry(
