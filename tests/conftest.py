@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from incumbent import addresses, policies, sweeper
-from incumbent.providers import memory
+from incumbent.providers.memory import provider as memory
 from incumbent.testing import servers
 from incumbent.testing.redis_deployments import why_no_redis
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite

@@ -17,7 +17,7 @@ import pytest
 
 from incumbent import addresses
 from incumbent.local.template import Template
-from incumbent.providers import memory
+from incumbent.providers.memory import provider as memory
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, valkey
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"

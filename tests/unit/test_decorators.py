@@ -616,7 +616,7 @@ def test_provider_is_made_once_though_two_events_come_at_once(shop: Shop) -> Non
 def test_memory_of_a_process_is_made_once() -> None:
     """Whoever asks first, and however many at once: two memories would be two owners of every key."""
     code = """
-        from incumbent.providers import memory
+        from incumbent.providers.memory import provider as memory
         from incumbent.testing.conformance.subject import at_once
 
         for _ in range(200):
