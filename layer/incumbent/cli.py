@@ -26,6 +26,7 @@ from incumbent.commands.terminal import (
     printer,
     provider_of,
 )
+from incumbent.commands.verify import add_verify
 from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
 from incumbent.local.files import load_json
 from incumbent.local.in_process import InProcessLambda
@@ -143,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     checkup.add_argument("--json", action="store_true", help="print one JSON object per line")
     checkup.set_defaults(command=_doctor)
     add_store(checkup)
+    add_verify(commands.add_parser("verify", help="try a store with everything that the package promises of one"))
     add_control(commands)
     add_dead(commands.add_parser("dead", help="look after dead letters: messages that are out of attempts"))
     return parser

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "layer" / "incumbent"
 EPOCH = "1580601600"  # 2020-02-02: zip files know no date before 1980
 ZIP_DATE = (2020, 2, 2, 0, 0, 0)
 COMPILED = ".cpython-313.pyc"  # by layer/Makefile, for the runtime of the layer
-SUFFIXES = {".html", ".lua", ".py", ".typed"}
+SUFFIXES = {".html", ".json", ".lua", ".py", ".typed"}
 BESIDE_THE_PACKAGE = {
     ".gitignore",
     "CHANGELOG.md",

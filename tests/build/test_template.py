@@ -18,7 +18,7 @@ from incumbent.powertools import METRICS, PowertoolsMetrics
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = "python3.13"
-FUNCTIONS = ("OrdersFunction", "SweeperFunction", "ThreadFunction", "WebhookFunction")
+FUNCTIONS = ("OrdersFunction", "SweeperFunction", "ThreadFunction", "VerifyFunction", "WebhookFunction")
 REDIS_PASSWORD = {"ReadTheRedisPassword": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisSecretArn"})}
 MAILBOX = {
     "LeasesAndMailboxes": (
@@ -176,7 +176,18 @@ def test_orders_function_may_do_what_it_does_and_no_more(template: dict[str, Any
     }
 
 
-@pytest.mark.parametrize("name", ["ThreadFunction", "OrdersFunction"])
+def test_verify_function_may_store_messages_and_go_on_in_itself(template: dict[str, Any]) -> None:
+    """It is there only where the parameter says so; a run that dies is left to the sweeper."""
+    function = template["Resources"]["VerifyFunction"]
+    assert function["Condition"] == "WithVerify"
+    assert template["Parameters"]["Verify"]["Default"] == "false"
+    assert function["Properties"]["EventInvokeConfig"] == {"MaximumRetryAttempts": 0}
+    assert rights(function) == MAILBOX | REDIS_PASSWORD | LATER_WAKES | {
+        "GoOnInTheNextInvocation": ({"lambda:InvokeFunction"}, {"Fn::Sub": f"{SELF}verify"}),
+    }
+
+
+@pytest.mark.parametrize("name", ["ThreadFunction", "OrdersFunction", "VerifyFunction"])
 def test_function_that_goes_on_in_itself_is_not_cut_off(template: dict[str, Any], name: str) -> None:
     """Who may invoke itself, by the name that it has, allows the loop."""
     function = template["Resources"][name]["Properties"]
@@ -191,7 +202,11 @@ def test_sweeper_may_find_and_wake_and_control_and_nothing_else(template: dict[s
     assert rights(template["Resources"]["SweeperFunction"]) == REDIS_PASSWORD | LATER_WAKES | {
         "WakeWhoKeepsMessages": (
             {"lambda:InvokeFunction"},
-            [{"Fn::GetAtt": "ThreadFunction.Arn"}, {"Fn::GetAtt": "OrdersFunction.Arn"}],
+            [
+                {"Fn::GetAtt": "ThreadFunction.Arn"},
+                {"Fn::GetAtt": "OrdersFunction.Arn"},
+                {"Fn::If": ["WithVerify", {"Fn::GetAtt": "VerifyFunction.Arn"}, {"Ref": "AWS::NoValue"}]},
+            ],
         ),
         "FindKeysWithMessages": ({"dynamodb:Query"}, {"Fn::Sub": "${LeaseTable.Arn}/index/orphans"}),
         "SeeWhetherSomebodyOwnsThem": ({"dynamodb:BatchGetItem"}, {"Fn::GetAtt": "LeaseTable.Arn"}),
@@ -228,7 +243,8 @@ def test_sweeper_may_wake_every_function_that_keeps_messages(template: dict[str,
     keep = {name for name, function in functions.items() if "GoOnInTheNextInvocation" in rights(function)}
     assert keep
     _, woken = rights(functions["SweeperFunction"])["WakeWhoKeepsMessages"]
-    assert {each["Fn::GetAtt"] for each in woken} >= {f"{name}.Arn" for name in keep}
+    named = [each["Fn::If"][1] if "Fn::If" in each else each for each in woken]
+    assert {each["Fn::GetAtt"] for each in named} >= {f"{name}.Arn" for name in keep}
 
 
 def test_sweeper_comes_every_minute_and_repeats_no_pass(template: dict[str, Any]) -> None:

@@ -22,9 +22,9 @@ from incumbent.providers.redis.permissions import acl_rules
 from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, WALKS, Walking
 from incumbent.testing.redis_deployments import TLSServer, redis_with_tls, why_no_redis
+from incumbent.testing.redis_time import pass_key_time
 from incumbent.testing.servers import ValkeyServer
 from tests.budgets import SOAKING
-from tests.redis_records import pass_key_time
 
 
 def pass_time(client: Any, prefix: str, ms: int) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from incumbent.testing.contract_calls import CALLS, ask
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, why_no_dynalite
-from tests.faults.calls import CALLS, ask
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore, dynamodb_store, valkey_store
 
 STORES = ["valkey", "dynamodb", *([] if why_no_dynalite() else ["dynalite"])]

@@ -9,7 +9,7 @@ from typing import NoReturn
 from incumbent import Wake, resume, send
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.redis import RedisProvider
-from tests.faults.calls import CALLS, KEY
+from incumbent.testing.contract_calls import CALLS, KEY
 from tests.faults.stores import HASTY, Provider, dynamodb_client
 
 LATER_MS = 400

@@ -12,11 +12,11 @@ from incumbent.providers.dynamodb.names import LEASE, partition
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
+from incumbent.testing.contract_calls import KEY, TTL_MS, message, settle
 from incumbent.testing.proxy import fault_proxy
 from incumbent.testing.servers import ValkeyServer
 from incumbent.values import Claimed, Continued
 from tests.conformance.test_redis import pass_time
-from tests.faults.calls import KEY, TTL_MS, message, settle
 from tests.faults.stores import DynamoDBStore, Provider, Store, ValkeyStore
 
 DAY_MS = 86_400_000

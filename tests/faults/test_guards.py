@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.faults.calls import KEY, TTL_MS
+from incumbent.testing.contract_calls import KEY, TTL_MS
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "fencing.md"

@@ -11,8 +11,20 @@ from typing import Any
 import pytest
 
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.testing.contract_calls import (
+    CALLS,
+    EVERYTHING,
+    KEY,
+    TTL_MS,
+    ContractCall,
+    ask,
+    bare,
+    claim,
+    look,
+    message,
+    release,
+)
 from incumbent.testing.proxy import Fault, LoseReply, LoseRequest, Pass, Request
-from tests.faults.calls import CALLS, EVERYTHING, KEY, TTL_MS, Call, ask, bare, claim, look, message, release
 from tests.faults.killed import LATER_MS, TARGET, Place, die_at_the_wake, make_call
 from tests.faults.stores import DynamoDBStore, Store
 
@@ -43,7 +55,7 @@ def place_of(store: Store, *, through_network: bool = True) -> Place:
     return Place(port=store.network.port, prefix=store.prefix)
 
 
-def killed_at(store: Store, call: Call, number: int, fault: Callable[..., Fault]) -> bool:
+def killed_at(store: Store, call: ContractCall, number: int, fault: Callable[..., Fault]) -> bool:
     """Bring the key to where the call matters, and kill the process that makes it. Say whether it came that far."""
     store.begin()
     for step in call.before:
@@ -70,7 +82,7 @@ def killed_at(store: Store, call: Call, number: int, fault: Callable[..., Fault]
 
 @pytest.mark.parametrize("call", CONTROL)
 @pytest.mark.parametrize("store", ["valkey", "moto"], indirect=True)
-def test_killed_call_has_happened_or_not_and_can_be_made_again(store: Store, call: Call) -> None:
+def test_killed_call_has_happened_or_not_and_can_be_made_again(store: Store, call: ContractCall) -> None:
     """Each is one step (R8): no look finds a half of it, and the same call by another ends as if it were the first."""
     store.begin()
     for step in call.before:

@@ -19,9 +19,9 @@ from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing import servers
+from incumbent.testing.contract_calls import KEY, TTL_MS, message
 from incumbent.testing.proxy import RESP, Answer, LoseReply, LoseRequest, Pass, dynamodb_error, fault_proxy
 from incumbent.testing.servers import HOST, ValkeyServer
-from tests.faults.calls import KEY, TTL_MS, message
 from tests.faults.stores import HASTY, DynamoDBStore, Provider, Store, ValkeyStore, dynamodb_client, valkey_store
 
 CALLS: dict[str, Callable[[Provider], object]] = {

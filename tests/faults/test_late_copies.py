@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from incumbent.errors import LeaseLost, LeaseUnavailable
+from incumbent.testing.contract_calls import KEY, TTL_MS, acquire, claim, failure, look, message, release, settle
 from incumbent.testing.proxy import LoseRequest, Pass, Stall
 from incumbent.values import FOREVER_MS, Busy, Claimed, Continued, Duplicate, Idle, Message, Released, Routed
-from tests.faults.calls import KEY, TTL_MS, acquire, claim, failure, look, message, release, settle
 from tests.faults.stores import Provider, Store
 
 Step = Callable[[Provider], Any]

@@ -10,6 +10,20 @@ from typing import Any
 import pytest
 
 from incumbent.errors import LeaseUnavailable
+from incumbent.testing.contract_calls import (
+    CALLS,
+    KEY,
+    TTL_MS,
+    ContractCall,
+    ask,
+    bare,
+    claim,
+    failure,
+    fence_of,
+    look,
+    message,
+    settle,
+)
 from incumbent.testing.proxy import (
     CutReply,
     CutRequest,
@@ -22,20 +36,6 @@ from incumbent.testing.proxy import (
 )
 from incumbent.values import Claim, Claimed, Released, Routed
 from incumbent.values import Duplicate as Known
-from tests.faults.calls import (
-    CALLS,
-    KEY,
-    TTL_MS,
-    Call,
-    ask,
-    bare,
-    claim,
-    failure,
-    fence_of,
-    look,
-    message,
-    settle,
-)
 from tests.faults.conftest import STORES
 from tests.faults.stores import Provider, Store
 
@@ -65,7 +65,7 @@ READING = (
 )
 
 
-def matters(fault: str, call: Call) -> bool:
+def matters(fault: str, call: ContractCall) -> bool:
     """Whether the fault shows anything in that call."""
     if fault == "duplicated, last answer" and (call.doubtful or call.name in NO_SECOND_ANSWER):
         return False
@@ -75,7 +75,7 @@ def matters(fault: str, call: Call) -> bool:
 each_call = pytest.mark.parametrize("call", [pytest.param(call, id=call.name.replace(" ", "-")) for call in CALLS])
 
 
-def begin(store: Store, call: Call, *, impatient: bool = False) -> Provider:
+def begin(store: Store, call: ContractCall, *, impatient: bool = False) -> Provider:
     """Bring an empty key to where the call matters, through a network that works."""
     store.begin()
     provider = store.provider(impatient=impatient)
@@ -101,7 +101,7 @@ def known() -> dict[tuple[str, str], Undisturbed]:
 
 
 @pytest.fixture
-def undisturbed(store: Store, call: Call, known: dict[tuple[str, str], Undisturbed]) -> Undisturbed:
+def undisturbed(store: Store, call: ContractCall, known: dict[tuple[str, str], Undisturbed]) -> Undisturbed:
     """What the call does where nothing happens to it."""
     if (store.name, call.name) not in known:
         provider = begin(store, call)
@@ -132,7 +132,9 @@ def check_fence(store: Store, said: Any) -> None:
     ],
     indirect=["store"],
 )
-def test_call_takes_effect_once_and_says_so(store: Store, call: Call, fault: str, undisturbed: Undisturbed) -> None:
+def test_call_takes_effect_once_and_says_so(
+    store: Store, call: ContractCall, fault: str, undisturbed: Undisturbed
+) -> None:
     """R8: whatever happens to one of its requests; late copies of it change nothing more."""
     # H1 to H4: redis-py, python-redis-lock, opentofu #4405, Powertools, dynamolock #280, KCL #325, tristanls #22.
     # What needs more requests asks several times in the same way: each part of the orphans' index.
@@ -150,7 +152,7 @@ def test_call_takes_effect_once_and_says_so(store: Store, call: Call, fault: str
 
 @each_call
 @pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
-def test_call_that_is_never_answered_does_not_know(store: Store, call: Call, undisturbed: Undisturbed) -> None:
+def test_call_that_is_never_answered_does_not_know(store: Store, call: ContractCall, undisturbed: Undisturbed) -> None:
     """R9: LeaseUnavailable, never False, None or LeaseLost; and asking again tells what has become of it."""
     # H20: Mastra #19806.
     provider = begin(store, call)
@@ -176,7 +178,9 @@ SILENT = (
 @pytest.mark.parametrize("call", [pytest.param(call, id=call.name) for call in CALLS if call.name in SILENT])
 @pytest.mark.parametrize("fault", [LoseReply(silent=True), Stall(silent=True)], ids=["reply lost", "stalled"])
 @pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
-def test_silence_is_given_up_and_asked_again(store: Store, call: Call, fault: Fault, undisturbed: Undisturbed) -> None:
+def test_silence_is_given_up_and_asked_again(
+    store: Store, call: ContractCall, fault: Fault, undisturbed: Undisturbed
+) -> None:
     """R8: a timeout is one more way to lose a reply; what was given up may still arrive."""
     provider = begin(store, call, impatient=True)
     store.network.next(fault)

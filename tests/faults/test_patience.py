@@ -25,11 +25,11 @@ from incumbent.providers.dynamodb.client import Clients
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.server import Server
 from incumbent.testing.clock import FakeClock
+from incumbent.testing.contract_calls import KEY, TTL_MS, claim, message, settle
 from incumbent.testing.proxy import Fault, LoseReply, LoseRequest, Pass, Request, Stall, dynamodb_error
 from incumbent.testing.servers import ValkeyServer
 from incumbent.validation import MAX_TTL_MS
 from incumbent.values import Claimed, Released
-from tests.faults.calls import KEY, TTL_MS, claim, message, settle
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore, dynamodb_client
 from tests.unit.stage import no_heartbeat_is_left
 

@@ -12,8 +12,8 @@ import pytest
 from incumbent.clock import Moment, margin_ms
 from incumbent.errors import LeaseLost
 from incumbent.testing.clock import FakeClock
+from incumbent.testing.contract_calls import KEY, message
 from incumbent.values import Claimed
-from tests.faults.calls import KEY, message
 from tests.faults.stores import DynamoDBStore, Provider
 
 TTL_MS = 30_000

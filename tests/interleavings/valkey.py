@@ -13,12 +13,13 @@ from redis.retry import Retry
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import Names
 from incumbent.rules import Ended, KeyState, Stored
+from incumbent.testing.redis_time import pass_key_time
 from incumbent.testing.servers import ValkeyServer
 from tests.interleavings.invariants import Picture
 from tests.interleavings.operations import KEY, Provider
 from tests.interleavings.stores import Requested
 from tests.interleavings.turns import ReplyLost, Turns
-from tests.redis_records import pass_key_time, records
+from tests.redis_records import records
 
 SOON_MS = 2_000  # the server's clock goes on between two looks
 _OUTCOMES: Any = {

@@ -16,6 +16,7 @@ from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.shared import kept_results, key_status, status_of, stored_message
+from incumbent.testing.redis_time import pass_key_time
 from incumbent.testing.servers import ValkeyServer
 from incumbent.values import (
     FOREVER_MS,
@@ -39,7 +40,7 @@ from incumbent.values import (
 )
 from tests.budgets import budget
 from tests.conformance.test_redis import unique_prefix
-from tests.redis_records import pass_key_time, records
+from tests.redis_records import records
 
 WALKS = budget(250, soak=2_500)
 STEPS = 24
