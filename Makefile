@@ -48,7 +48,7 @@ find_python = found=; for python in python$(1) "$$HOME"/.pyenv/versions/$(1).*/b
   if "$$python" -c '' 2>/dev/null; then found=$$python; break; fi; done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sam demo dist cdk docs test coverage bench lint format test-all mutants soak sim interleavings pins clean
+.PHONY: help setup sam demo dist cdk scale docs test coverage bench lint format test-all mutants soak sim interleavings pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,9 @@ coverage: setup sam ## the lines that tests run, and those that none does
 bench: setup ## measure what runs and cold starts cost, beside others, into docs/performance.md (SECTIONS=redis: print)
 	$(PIP) install -qq --no-build-isolation -e '.[bench]'
 	$(BIN)/python -m benchmarks $(SECTIONS)
+
+scale: $(VENV)/.installed ## simulate hot keys, many keys and slow shards into docs/scaling.md (TABLES="hot many": only these)
+	$(BIN)/python -m benchmarks.scale $(TABLES)
 
 docs: $(VENV)/.installed ## build the documentation site into site/; a broken link fails
 	$(PIP) install -qq --no-build-isolation -e '.[docs]'

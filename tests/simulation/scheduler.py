@@ -112,14 +112,15 @@ class _Worker:
 class Scheduler:
     """One schedule. ``watch`` is called after every event, ``random`` is the only source of chance in it."""
 
-    def __init__(self, seed: int, workers: Workers, *, stuck_s: float = 60) -> None:
-        """``stuck_s``: how long, in real time, a task may take from one pause to the next."""
+    def __init__(self, seed: int, workers: Workers, *, stuck_s: float = 60, max_events: int = MAX_EVENTS) -> None:
+        """``stuck_s``: how long, in real time, the tasks may go on. After ``max_events`` the schedule has no end."""
         self.random = random.Random(seed)  # noqa: S311 - chance that can be had again is the point
         self.now_ms = 0
         self.failure: BaseException | None = None
         self.watch: Action = _nothing
         self._workers = workers
         self._stuck_s = stuck_s
+        self._max_events = max_events
         self._queue: list[tuple[int, float, int, Task | Action, int]] = []
         self._pushed = 0
         self._tasks: list[Task] = []
@@ -251,8 +252,8 @@ class Scheduler:
 
     def _push(self, at_ms: int, what: "Task | Action", turn: int) -> None:
         self._pushed += 1
-        if self._pushed > MAX_EVENTS:
-            self.fail(Stuck(f"{MAX_EVENTS} events, and no end"))
+        if self._pushed > self._max_events:
+            self.fail(Stuck(f"{self._max_events} events, and no end"))
         heapq.heappush(self._queue, (at_ms, self.random.random(), self._pushed, what, turn))
 
 
