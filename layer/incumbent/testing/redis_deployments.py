@@ -37,7 +37,6 @@ _SENTINELS = 3
 _QUORUM = 2
 _DOWN_AFTER_MS = 500
 _FAILOVER_TIMEOUT_MS = 3_000
-_WAIT_S = 1
 
 
 # --- Sentinel
@@ -49,7 +48,6 @@ class WatchedPrimary:
     def __init__(self, stack: ExitStack) -> None:
         """Start the servers. Raises ``NotStarted``."""
         self._ends: dict[int, ExitStack] = {}
-        self.servers: dict[int, ValkeyServer] = {}
         primary = self._start(stack, None)
         self._start(stack, primary)
         self.sentinels = [_sentinel(stack, primary) for _ in range(_SENTINELS)]
@@ -95,7 +93,6 @@ class WatchedPrimary:
         end = stack.enter_context(ExitStack())
         server = end.enter_context(valkey(replica_of=primary))
         self._ends[server.port] = end
-        self.servers[server.port] = server
         return server
 
 
