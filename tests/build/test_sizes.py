@@ -18,13 +18,9 @@ LONG_CLASSES = {
     "providers/dynamodb/provider.py": {"DynamoDBProvider"},
     "providers/dynamodb/steps.py": {"Steps"},
     "testing/conformance/archive.py": {"ArchiveConformance"},
-    "testing/conformance/claiming.py": {"Claiming"},
-    "testing/conformance/control.py": {"ControlConformance"},
     "testing/conformance/dying.py": {"Dying"},
     "testing/conformance/failing.py": {"Failing"},
     "testing/conformance/later.py": {"LaterConformance"},
-    "testing/conformance/lease.py": {"LeaseConformance"},
-    "testing/conformance/running.py": {"Running"},
     "testing/conformance/settling.py": {"Settling"},
 }
 

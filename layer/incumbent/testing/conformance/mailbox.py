@@ -2,10 +2,13 @@
 
 from incumbent.testing.conformance.claiming import Claiming
 from incumbent.testing.conformance.crowds import Crowds
+from incumbent.testing.conformance.duplicates import Duplicates
 from incumbent.testing.conformance.dying import Dying
 from incumbent.testing.conformance.failing import Failing
 from incumbent.testing.conformance.handing_over import HandingOver
 from incumbent.testing.conformance.lease import LeaseConformance
+from incumbent.testing.conformance.limits import Limits
+from incumbent.testing.conformance.orphans import Orphans
 from incumbent.testing.conformance.running import Running
 from incumbent.testing.conformance.settling import Settling
 from incumbent.testing.conformance.storing import Storing
@@ -13,7 +16,19 @@ from incumbent.testing.conformance.walks import Walks
 
 
 class MailboxConformance(
-    Walks, Crowds, Storing, HandingOver, Running, Dying, Failing, Claiming, Settling, LeaseConformance
+    Walks,
+    Crowds,
+    Storing,
+    HandingOver,
+    Orphans,
+    Running,
+    Dying,
+    Failing,
+    Limits,
+    Duplicates,
+    Claiming,
+    Settling,
+    LeaseConformance,
 ):
     """Messages beside the lease, the lease's own tests included.
 
