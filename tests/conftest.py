@@ -8,6 +8,7 @@ import pytest
 from incumbent import addresses, policies, sweeper
 from incumbent.providers.memory import provider as memory
 from incumbent.testing import servers
+from incumbent.testing.redis_cluster import Cluster, redis_cluster
 from incumbent.testing.redis_deployments import why_no_redis
 from incumbent.testing.servers import AWS_ENVIRONMENT, DynamoDBServer, ValkeyServer, why_no_dynalite
 from tests.budgets import SOAKING
@@ -73,6 +74,13 @@ def valkey_cluster() -> Iterator[ValkeyServer]:
     """A Valkey in cluster mode that all tests share; each uses keys of its own."""
     with servers.valkey(cluster=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def three_primaries() -> Iterator[Cluster]:
+    """A Redis cluster of three primaries and three replicas that tests share which leave it as it is."""
+    with redis_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

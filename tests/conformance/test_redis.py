@@ -1,4 +1,4 @@
-"""The Redis provider under the suite: a real Valkey, standalone and in cluster mode, however the client decodes.
+"""The Redis provider under the suite: a real Valkey, alone and as a cluster of six, however the client decodes.
 
 Two of the three classes log in as a user who may do what the documentation says, and nothing else.
 """
@@ -21,9 +21,10 @@ from incumbent.providers.redis.names import COMPANIONS
 from incumbent.providers.redis.permissions import acl_rules
 from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, WALKS, Walking
+from incumbent.testing.redis_cluster import Cluster
 from incumbent.testing.redis_deployments import TLSServer, redis_with_tls, why_no_redis
 from incumbent.testing.redis_time import pass_key_time
-from incumbent.testing.servers import ValkeyServer
+from incumbent.testing.servers import HOST, ValkeyServer
 from tests.budgets import SOAKING
 
 
@@ -67,9 +68,8 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
         """Keys of its own for each test, on a server that all share."""
         self.prefix = unique_prefix()
         if not self.may_do_all:
-            with redis.Redis(port=self.server.port) as client:
-                rules = acl_rules(self.prefix).split()
-                client.execute_command("ACL", "SETUSER", self.prefix, "reset", "on", ">pass", *rules)
+            rules = acl_rules(self.prefix).split()
+            self.on_each_server("ACL", "SETUSER", self.prefix, "reset", "on", ">pass", *rules)
         return self.make_other(None)
 
     def make_other(self, provider: Any) -> RedisProvider:
@@ -92,8 +92,13 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
         return f"redis://{login}127.0.0.1:{self.server.port}/0{self.parameters}"
 
     def connect(self) -> Any:
-        """Return a bare client; of a cluster's one node, which has every slot."""
+        """Return a bare client."""
         return redis.Redis(port=self.server.port)
+
+    def on_each_server(self, *command: str) -> None:
+        """Tell the server what concerns no key."""
+        with redis.Redis(port=self.server.port) as client:
+            client.execute_command(*command)
 
     @pytest.fixture(autouse=True)
     def _connections(self) -> Any:
@@ -102,8 +107,7 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
         for each in self.opened:
             each.close()
         if not self.may_do_all:
-            with redis.Redis(port=self.server.port) as client:
-                client.execute_command("ACL", "DELUSER", self.prefix)
+            self.on_each_server("ACL", "DELUSER", self.prefix)
 
 
 class TestStandalone(_OnValkey):
@@ -137,7 +141,7 @@ if SOAKING:
 
 @pytest.fixture(scope="module")
 def known_commands() -> Iterator[None]:
-    """Ask the cluster once for its commands: each client asks for them first, which takes most of a short test."""
+    """Ask the cluster once for its commands: each bare client asks for them, which takes most of a short test."""
     commands: dict[str, Any] = {}
     ask: Any = CommandsParser.initialize
 
@@ -153,14 +157,24 @@ def known_commands() -> Iterator[None]:
 
 
 class TestCluster(_OnValkey):
-    """A server in cluster mode, which refuses a script whose keys lie in two slots; the client may do what it must."""
+    """A cluster, which refuses a script whose keys lie in two slots; the client may do what it must."""
 
-    slack_ms = 2_000  # another ttl may need a client of its own, which asks the cluster for all of its commands
+    slack_ms = 2_000  # another ttl may need a client of its own, which asks the cluster for its slots
     parameters = "?cluster=true"
 
     @pytest.fixture(autouse=True)
-    def _server(self, valkey_cluster: ValkeyServer, known_commands: None) -> None:
-        self.server = valkey_cluster
+    def _server(self, three_primaries: Cluster, known_commands: None) -> None:
+        self.cluster = three_primaries
+        self.server = three_primaries.nodes[0].server
+
+    def connect(self) -> Any:
+        """Return a bare client, which finds the primary of each key."""
+        return redis.RedisCluster(host=HOST, port=self.server.port)
+
+    def on_each_server(self, *command: str) -> None:
+        """Tell each server of the cluster."""
+        for node in self.cluster.nodes:
+            node.client.execute_command(*command)
 
 
 def valkey_client(server: ValkeyServer) -> Any:
