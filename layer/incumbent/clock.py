@@ -48,7 +48,10 @@ class SystemClock:
     def now(self) -> Moment:
         """Read both clocks."""
         skipped_ms = self.skipped_ms
-        return Moment(time.monotonic_ns() // 1_000_000 + skipped_ms, time.time_ns() // 1_000_000 + skipped_ms)
+        # A run asks some 14 times, and Moment(...) takes twice as long.
+        return tuple.__new__(
+            Moment, (time.monotonic_ns() // 1_000_000 + skipped_ms, time.time_ns() // 1_000_000 + skipped_ms)
+        )
 
     def sleep_ms(self, ms: int) -> None:
         """Pause the calling thread."""

@@ -350,8 +350,10 @@ class Invocation:
 
     def _hold(self, run: _Run) -> tuple[int, str | None]:
         """Return for how long the key is held after a run, and why: its handler asked for it, or runs need a gap."""
-        holds: list[tuple[int, str]] = []
         settings, error = self._setup.settings, run.error
+        if not settings.min_gap_ms and error is None:
+            return 0, None
+        holds: list[tuple[int, str]] = []
         if settings.min_gap_ms:
             rest_ms = settings.min_gap_ms - run.began.until(self._setup.clock.now())
             holds.append((rest_ms, f"two runs begin at least {settings.min_gap_ms:,} ms apart (min_gap_ms)"))

@@ -284,7 +284,9 @@ def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
 # --- parts of a step
 
 
-def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int = 0) -> KeyState:
+def _grant(
+    state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int = 0, *, origin: Origin | None = None
+) -> KeyState:
     """Start a tenure: a new fence, greater than any before and not behind the clock (R7); earlier runs are over."""
     return replace(
         _end_runs(state, now_ms, skew_ms),
@@ -293,6 +295,7 @@ def _grant(state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int =
         expires_ms=now_ms + ttl_ms,
         since_ms=now_ms,
         tenure_end=None,
+        origin=described(state.origin, origin),
         stop=None,
         note=None,
     )
@@ -381,6 +384,8 @@ def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
 
 def dead_lettered(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
     """Return the messages that became dead letters between two states (M6), in order."""
+    if after.dead is before.dead:
+        return ()
     return tuple(letter for letter in after.dead if letter not in before.dead)
 
 
@@ -650,8 +655,10 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
 
 def _stored(state: KeyState, message: Stored) -> KeyState:
     """Put a message at the end of the mailbox; one for later before those that are for a later moment still (M14)."""
+    if not message.due_ms:
+        return replace(state, mail=(*state.mail, message))
     places = (place for place, other in enumerate(state.mail) if not other.attempts and other.due_ms > message.due_ms)
-    place = next(places, len(state.mail)) if message.due_ms else len(state.mail)
+    place = next(places, len(state.mail))
     return replace(state, mail=(*state.mail[:place], message, *state.mail[place:]))
 
 
@@ -746,8 +753,7 @@ def _own(
     """
     running = _running(state)
     noted = state if as_ticket else _note(state, policy)  # a caller that only sends need not know how failures pause
-    granted = _grant(noted, owner, now_ms, ttl_ms, skew_ms)
-    new = replace(granted, origin=described(state.origin, origin))
+    new = _grant(noted, owner, now_ms, ttl_ms, skew_ms, origin=origin)
     if as_ticket:
         return new, _granted(new, now_ms)
     new = _bury_spent(new, running, now_ms, policy.max_attempts)

@@ -58,6 +58,9 @@ class Source:
 PLAIN = Source(kind="plain", message_id=None)
 """The source of an event that has no shape that is known."""
 
+# It waits, but for the result of this task: it is better served by a run behind older ones than by "accepted".
+_TASK = Source(kind="state-machine", message_id=None)
+
 _REASONS = {
     200: "OK",
     202: "Accepted",
@@ -75,6 +78,8 @@ def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
         return _source_of_list(event)
     if not isinstance(event, Mapping):
         return PLAIN
+    if _SHAPED.isdisjoint(event):
+        return _TASK if _is_of_an_execution(event) else PLAIN
     for name, is_one, name_of in _rows_of(event, _CALLERS_BY_FIELD):
         if is_one(event):
             return Source(kind="caller", message_id=_text(name_of(event)), synchronous=True, name=name)
@@ -92,10 +97,7 @@ def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
         if message_id and replay:  # asked for on purpose: not a duplicate of the first time
             message_id = _text(f"{message_id}#replay#{replay}")
         return Source(kind="eventbridge", message_id=message_id)
-    if _is_of_an_execution(event):
-        # It waits, but for the result of this task: it is better served by a run behind older ones than by "accepted".
-        return Source(kind="state-machine", message_id=None)
-    return _record(event)
+    return _TASK if _is_of_an_execution(event) else _record(event)
 
 
 def _source_of_list(event: list[Any]) -> Source:
@@ -347,6 +349,9 @@ _CALLERS: tuple[tuple[tuple[str, ...], _Caller], ...] = (
     (("ses", "Records"), ("SES", _is_mail_to_decide_on, _no_name)),
 )
 _CALLERS_BY_FIELD = _by_field(_CALLERS)
+
+# An event with none of these fields has no shape that is known.
+_SHAPED = frozenset({*_CALLERS_BY_FIELD, *_RECORDS_BY_FIELD, "raw_path", "Records", "eventSource", "detail-type"})
 
 
 def stored_form(event: Any, source: Source | None = None) -> Any:

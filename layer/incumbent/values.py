@@ -131,8 +131,10 @@ class Origin:
 
     def __post_init__(self) -> None:
         """Refuse a field of more than 1,024 bytes, which would not fit beside the messages of a key."""
-        for name in ("keyspace", "target", "request_id", "log_stream"):
-            check_origin(name, getattr(self, name))
+        check_origin("keyspace", self.keyspace)
+        check_origin("target", self.target)
+        check_origin("request_id", self.request_id)
+        check_origin("log_stream", self.log_stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
