@@ -16,6 +16,7 @@ import redis
 from incumbent.cli import main
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.doctor import Check
+from incumbent.testing.redis_cluster import redis_cluster, wait_until
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, valkey, why_no_dynalite
 from incumbent.values import Acquisition
 from incumbent.verify import costs, failover, run
@@ -133,6 +134,23 @@ def test_each_line_is_an_object_for_programs(run_it: Run, lone_valkey: ValkeySer
     assert code == 0
     assert [each["name"] for each in objects] == ["plan", "conformance", "removal"]
     assert set(objects[0]) == {"name", "status", "found", "advice"}
+
+
+def test_stated_rights_suffice(run_it: Run, lone_valkey: ValkeyServer, redis_names: Callable[[], list[bytes]]) -> None:
+    """A user who may touch the names of runs and nothing else; without HGETALL the line says which rights it takes."""
+    rules = f"reset on >pass {run.rights()}".split()
+    url = f"redis://verifier:pass@127.0.0.1:{lone_valkey.port}/0"
+    words = ("--provider", "redis", "--redis-url", url, "--yes", "--only", "conformance", "--matching", "beat")
+    with redis.Redis(port=lone_valkey.port) as client:
+        client.execute_command("ACL", "SETUSER", "verifier", *rules)
+        try:
+            assert run_it(*words, "--only", "replies", "--only", "pairs")[0] == 0
+            client.execute_command("ACL", "SETUSER", "verifier", "-scan")
+            code, lines = run_it(*words)
+            assert code == 1
+            assert run.rights() in lines[0]
+        finally:
+            client.execute_command("ACL", "DELUSER", "verifier")
 
 
 # --- before the first write
@@ -344,6 +362,19 @@ def test_gap_is_measured_and_nothing_is_lost_in_it(
     assert any(f" {gap:.1f} s without" in check.found for gap in (0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)), check
     assert [each.status for each in run.emptied(store)] == ["ok"]
     assert redis_names() == []
+
+
+def test_cluster_that_fails_over_in_order_loses_nothing(run_it: Run) -> None:
+    """Three primaries and three replicas: the command lets a replica take over, under load; nothing is left on any."""
+    with redis_cluster() as cluster:
+        words = ("--provider", "redis", "--redis-url", cluster.url, "--yes")
+        code, lines = run_it(*words, "--only", "failover", "--fail-over", "--seconds", "3")
+        assert code == 0, lines
+        (found,) = [line for line in lines if line.startswith("ok           failover: ")]
+        assert ", 0 lost, 0 twice, 0 overlaps, 0 smaller fences, " in found
+        wait_until(lambda: sum(node.client.dbsize() for node in cluster.nodes) == 0, "records are left")
+        code, lines = run_it(*words, "--only", "replies", "--only", "conformance", *FEW)
+        assert code == 0, lines
 
 
 def test_server_without_a_replica_is_not_failed_over(run_it: Run, valkey_cluster: ValkeyServer) -> None:

@@ -33,6 +33,8 @@ def planned(
     words = costs.in_words(
         used, price_writes=price_writes, price_reads=price_reads, scanned_bytes=size, on_table=on_table
     )
+    if failover.NAME in parts and not on_table:
+        words += "; failover adds a load of four senders"
     where = f"table {store.table}" if on_table else "the server"  # type: ignore[attr-defined]
     yield Check.ok("plan", f"{', '.join(parts)}, below the prefix {store.prefix} of {where}: about {words}")
     for run, count in leftovers.items():
@@ -108,7 +110,12 @@ def _advice(store: VerifiedStore, error: BaseException) -> str:
         return "see the error; incumbent doctor may say why"
     if store.name == "dynamodb":
         return "allow this caller what the functions may do on the table, and DescribeTable, Scan and BatchWriteItem"
-    return f"give a user these rights: +hgetall {acl_rules(f'{STEM}-*')}"
+    return f"give the user these rights: {rights()}"
+
+
+def rights() -> str:
+    """Return the rules for ``ACL SETUSER`` of a user who may verify a server: HGETALL is for moving stored times."""
+    return f"+hgetall {acl_rules(f'{STEM}-*')}"
 
 
 def own_fail_over(store: Any) -> Callable[[], str | None]:
