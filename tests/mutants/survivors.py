@@ -49,6 +49,10 @@ SURVIVORS: tuple[Survivor, ...] = (
         new="1",
         why="times in 1970, and places that are only compared",
     ),
+    *(
+        Survivor(file="*/held.lua", line=line, old="<", new="<=", why="the two differ: the line says so before")
+        for line in ("if one.place ~= other.place then", "if first ~= second then")
+    ),
 )
 
 
