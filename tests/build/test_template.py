@@ -292,7 +292,8 @@ def test_layer_is_built_for_the_functions_runtime_and_architecture(template: dic
     assert (content / "requirements.txt").is_file()
     recipe = (content / "Makefile").read_text("utf-8")
     assert "\nbuild-IncumbentLayer:\n" in recipe
-    assert f"--python-version {RUNTIME.removeprefix('python')}\n" in recipe
+    assert f"\nRUNTIME := {RUNTIME.removeprefix('python')}\n" in recipe
+    assert "--python-version $(RUNTIME)\n" in recipe
 
 
 def test_every_handler_is_where_the_template_says(template: dict[str, Any]) -> None:
