@@ -16,6 +16,7 @@ HEARTBEAT = "tests/unit/test_heartbeat.py"
 CONTROL = "tests/unit/test_control_runs.py"
 PACEMAKER = "tests/unit/test_pacemaker.py"
 
+CLUSTERS = "tests/faults/test_clusters.py"
 COLD_STARTS = "tests/faults/test_cold_starts.py"
 DEPLOYMENTS = "tests/faults/test_redis_deployments.py"
 SECRETS = "tests/unit/test_secrets.py"
@@ -863,9 +864,51 @@ MUTANTS = (
     Mutant(
         "a client whose nodes are gone forgets those that the URL names",
         "providers/redis/server.py",
-        "                    self._ours = {}\n",
-        "                    pass\n",
+        "                self.close()\n",
+        "                pass\n",
         (COLD_STARTS,),
+    ),
+    Mutant(
+        "a search asks the primaries that a cluster had before",
+        "providers/redis/clients.py",
+        "    client.nodes_manager.initialize()\n",
+        "",
+        (CLUSTERS,),
+    ),
+    Mutant(
+        "a silent primary ends the search of the others",
+        "providers/redis/search.py",
+        "            self._silent[self._at] = error\n            return 0, ()",
+        "            raise",
+        (CLUSTERS,),
+    ),
+    Mutant(
+        "each key of a primary that has just died is asked for",
+        "providers/redis/search.py",
+        "                    if self._at in self._silent:\n                        break\n",
+        "",
+        (CLUSTERS,),
+    ),
+    Mutant(
+        "a slot that moves counts as a silent primary",
+        "providers/redis/search.py",
+        "            elif is_migrating(error.__cause__):",
+        "            elif False:",
+        (CLUSTERS,),
+    ),
+    Mutant(
+        "a key in a part of the store that is silent has made progress",
+        "sweeper.py",
+        "set[str]() if gaps else {",
+        "{",
+        ("tests/unit/test_sweeper.py",),
+    ),
+    Mutant(
+        "a slot that moves is waited for no longer than a lost answer",
+        "retry.py",
+        " and not (passes and passes(error))",
+        "",
+        ("tests/unit/test_retry.py",),
     ),
     Mutant(
         "a refused password is not read again",
