@@ -33,7 +33,11 @@ BUSY = "more for a key with a full window: its remembered ids are looked through
 DECORATOR = (EVENT, PROVIDER, HEARTBEAT, RUN, AROUND, BUSY)
 _WHOLE, _WHOLE_BUSY, _SERVED, _SERVED_STILL = "whole", "busy", "served", "served without a heartbeat"
 
-OURS, WRITTEN, SIGNED = "incumbent", "botocore: parameters written as JSON", "botocore: signature"
+OURS, WRITTEN, SIGNED = (
+    "the provider: rules, records, expressions",
+    "botocore: parameters written as JSON",
+    "botocore: signature",
+)
 SENT, READ, REST = "botocore and urllib3: sending and receiving", "botocore: the response read", "botocore: the rest"
 DYNAMODB = (OURS, WRITTEN, SIGNED, SENT, READ, REST)
 # What each part of botocore runs in. A part counts without those that it calls.
@@ -218,7 +222,7 @@ def _units(running: Store, budget: Budget) -> Table:
 
 
 def sentences(tables: Mapping[str, Table]) -> Iterator[str]:
-    """Say what the time of `@leased` on Redis is spent on, which its own table shows."""
+    """Say what the time of `@leased` on Redis is spent on, and what the runs of a key with a full window take."""
     redis = tables["redis"]
     rows = ("two bare EVALSHA", CLAIM, "incumbent, `@leased`")
     base, claim, leased = (redis.rows[row]["us"] for row in rows)
@@ -228,3 +232,10 @@ def sentences(tables: Mapping[str, Table]) -> Iterator[str]:
             f"take, {number(claim.median - base.median, 0)} what claim and settle add (arguments, longer scripts, "
             f"answers), and {number(leased.median - claim.median, 0)} the decorator."
         )
+    found = tables["spent-units"]
+    runs = "; ".join(f"{found.figure(row, 'runs') or 0:g} {row}" for row in found.rows if row.startswith("runs of"))
+    yield (
+        f"DynamoDB, write units of a key with a full window: {runs}. A run writes the lease item twice, and each begun "
+        "kilobyte of it is a unit. The dearer runs find it full of traces: their first settle is refused, which costs "
+        "as much as a write, and a page of traces is written before the second."
+    )
