@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from incumbent import SqsWaker, Wake
+from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local import FunctionSpec, Invocation, LocalLambda, LogLine
 from incumbent.local.in_process import InProcessLambda
 from incumbent.local.replay import Replay
@@ -126,11 +127,15 @@ def test_wake_is_delivered_not_before_its_time_and_is_waited_for(monkeypatch: py
     """With the resume event that it stands for."""
     with InProcessLambda([function("burst")], env={"INCUMBENT_PROVIDER": "memory"}) as cloud:
         cloud.warm("burst")
-        SqsWaker(cloud.wake_queue.url)(Wake(key="bursts/k", ticket=None, target="burst", hops=3, after_ms=700))
-        (woken,) = ended(cloud)
+        waker = SqsWaker(cloud.wake_queue.url)
+        waker(Wake(key="bursts/other", ticket=None, target="burst", after_ms=1))  # which makes the client
+        asked_ms = SYSTEM_CLOCK.now().wall_ms
+        waker(Wake(key="bursts/k", ticket=None, target="burst", hops=3, after_ms=1_700))
+        *_, woken = ended(cloud)
     assert woken.event == {"incumbent": {"v": 1, "key": "bursts/k", "ticket": None, "hops": 3}}
     assert woken.asynchronous
     assert woken.started_at_ms - woken.sent_at_ms < 500
+    assert woken.sent_at_ms >= asked_ms + 1_700
 
 
 def test_wake_without_a_function_is_told_in_the_log() -> None:

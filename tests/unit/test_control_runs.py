@@ -1002,6 +1002,15 @@ def test_result_that_comes_late_is_not_waited_for(line: Line) -> None:
     assert line.stored == ["m1"]
 
 
+def test_message_that_runs_is_waited_for(line: Line) -> None:
+    """M17: it has no result yet, whoever has it."""
+    own(line)
+    began = line.clock.now()
+    outcome = waited(line, "m1", lambda: line.store.take(KEY, "somebody", TTL_MS))
+    assert isinstance(outcome, Routed)
+    assert began.until(line.clock.now()) == 20_000
+
+
 def test_waiting_ends_with_the_invocation(line: Line) -> None:
     """In time to answer."""
     own(line)

@@ -50,6 +50,12 @@ def awaited(event: dict[str, Any], context: Any) -> dict[str, Any]:
     return {"statusCode": 200, "body": f"reserved {json.loads(event['body'])['item']}"}
 
 
+@leased(key_jmespath="key", message_id_jmespath="message", keyspace="steady")
+def steady(event: dict[str, Any], context: Any) -> None:
+    """Work for a moment, so that the thread that renews begins to wait: for ten seconds."""
+    SYSTEM_CLOCK.sleep_ms(300)
+
+
 @leased(key_jmespath="key", message_id_jmespath="message", keyspace="long", ttl_ms=600)
 def longer_than_its_ttl(event: dict[str, Any], context: Any, *, lease: Lease) -> str:
     """Work for three times the ttl, and say whether the lease still stands."""
