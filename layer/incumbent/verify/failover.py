@@ -19,6 +19,7 @@ SENDERS, KEYS = 4, 32
 TTL_MS = 5_000
 _QUIET_MS = 1_000  # of load before the fail-over
 _PAUSE_MS = 20
+_ROUNDS = 5
 _DRAIN_MS = 60_000
 _ERRORS = (LeaseUnavailable, LeaseLost, MailboxFull)
 
@@ -118,14 +119,17 @@ def cluster_fail_over(client: Any) -> str | None:
     """Let a replica of a cluster take over from its primary, in a coordinated way. Return why it could not."""
     if not hasattr(client, "get_primaries"):
         return "this server is not in cluster mode, and a client of one address does not follow a fail-over"
-    try:
-        for node in client.get_nodes():
-            if node.server_type == "replica":
+    refused = "no primary of this cluster has a replica"
+    replicas = [node for node in client.get_nodes() if node.server_type == "replica"]
+    for _ in range(_ROUNDS if replicas else 0):  # a busy server may have lost sight of its primary for a moment
+        for node in replicas:
+            try:
                 client.get_redis_connection(node).execute_command("CLUSTER", "FAILOVER")
                 return None
-    except Exception as error:  # noqa: BLE001 - whatever a client raises is the finding
-        return f"CLUSTER FAILOVER: {type(error).__name__}: {error}"
-    return "no primary of this cluster has a replica"
+            except Exception as error:  # noqa: BLE001 - whatever a client raises is the finding
+                refused = f"CLUSTER FAILOVER: {type(error).__name__}: {error}"
+        SYSTEM_CLOCK.sleep_ms(_QUIET_MS)
+    return refused
 
 
 def _keys() -> list[str]:
