@@ -444,6 +444,8 @@ KINDS: Mapping[Outcome, Outcome] = {
 
 def _newest(traces: tuple[Ended, ...]) -> tuple[Ended, ...]:
     """The last 256 of each kind. Mostly the first one is too many, and the rest is not looked at one by one."""
+    if len({KINDS[outcome] for outcome in {trace.outcome for trace in traces}}) == 1:  # as mostly
+        return traces[-REMEMBERED:]
     kinds = [KINDS[trace.outcome] for trace in traces]
     spare = {kind: kinds.count(kind) - REMEMBERED for kind in set(kinds)}
     kept: list[Ended] = []
