@@ -1117,7 +1117,7 @@ MUTANTS = (
         "providers/redis/search.py",
         "                    if self._at in self._silent:\n                        break\n",
         "",
-        (CLUSTERS,),
+        ("tests/unit/test_redis_search.py",),
     ),
     Mutant(
         "a slot that moves counts as a silent primary",
