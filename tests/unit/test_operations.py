@@ -110,6 +110,23 @@ def test_letters_of_one_key_or_one_keyspace_are_listed(hand: Hand) -> None:
     assert hand.ls(key="tickets/b") == ["0 dead letters"]
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("complains", [False, True])
+def test_keyspace_without_letters_is_complained_of_but_not_among_objects(
+    hand: Hand,
+    as_json: bool,  # noqa: FBT001 - a column of the table
+    complains: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """A program reads objects only; a person is told which keyspaces there are."""
+    hand.bury("orders/a", "m1")
+    complaints: list[str] = []
+    said = hand.ls(keyspace="order", as_json=as_json, complain=complaints.append if complains else None)
+    told = [line for line in (*said, *complaints) if "orders" in line]
+    assert len(told) == (0 if as_json and not complains else 1)
+    assert complaints == (told if complains else [])
+    assert not (as_json and said)
+
+
 def test_list_says_that_there_is_more(hand: Hand) -> None:
     """Exactly as many as asked for is not more."""
     for number in range(3):
