@@ -63,6 +63,15 @@ def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = N
         )
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those from which it came, each once: one that is raised again may come from itself."""
+    seen: list[BaseException] = []
+    while error is not None and not any(error is each for each in seen):
+        yield error
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+
+
 @contextmanager
 def search_until(moment: Moment | None) -> Iterator[None]:
     """Within it, a listing that has to search the whole store ends soon after ``moment``, with what it has found.

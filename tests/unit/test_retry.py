@@ -6,7 +6,7 @@ import pytest
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
-from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, check_wait, wait_ms
+from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, causes, check_wait, wait_ms
 from incumbent.testing.clock import FakeClock
 
 
@@ -231,3 +231,11 @@ def test_pause_before_another_try_is_never_the_same() -> None:
     assert len(pauses) > 5
     assert min(pauses) >= 10
     assert max(pauses) <= 20
+
+
+def test_error_that_comes_from_itself_is_named_once() -> None:
+    """A client that raises a kept error again, after our error that came from it, makes a ring of the two."""
+    first, second = ValueError("kept"), LeaseUnavailable("no answer")
+    second.__cause__, first.__context__ = first, second
+    assert list(causes(second)) == [second, first]
+    assert list(causes(None)) == []

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, TypeAlias
 
+from incumbent.retry import causes
 from incumbent.validation import json_text, printable
 
 Status: TypeAlias = Literal["ok", "warning", "failed", "not checked"]
@@ -83,23 +84,18 @@ class AwsClients:
 
 def code_of(error: BaseException | None) -> str:
     """Return the code of an error of AWS, also of one that caused the given one; empty for any other error."""
-    while error is not None:
-        response = getattr(error, "response", None)
+    for each in causes(error):
+        response = getattr(each, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))
-        error = error.__cause__ or error.__context__
     return ""
 
 
 def is_refused(error: BaseException | None) -> bool:
     """Return whether AWS, or the server's access control, does not permit the request."""
-    if code_of(error) in _REFUSED:
-        return True
-    while error is not None:
-        if type(error).__name__ == "NoPermissionError" or str(error).startswith("NOPERM"):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return code_of(error) in _REFUSED or any(
+        type(each).__name__ == "NoPermissionError" or str(each).startswith("NOPERM") for each in causes(error)
+    )
 
 
 def text_of(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 import importlib
 import ssl
-from collections.abc import Iterator
 
 import redis
 from redis.exceptions import (
@@ -23,6 +22,7 @@ from redis.exceptions import (
 )
 
 from incumbent.providers.redis.permissions import acl_rules
+from incumbent.retry import causes
 
 ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
@@ -48,8 +48,10 @@ def twin(error: Exception) -> Exception:
 
 def refusal(error: BaseException) -> BaseException:
     """Return the first error that a cluster's client met: the client wraps it, and guesses at the reason."""
-    while isinstance(error, RedisClusterException) and (before := error.__cause__ or error.__context__):
-        error = before
+    for each in causes(error):
+        error = each
+        if not isinstance(each, RedisClusterException):
+            break
     return error
 
 
@@ -72,7 +74,7 @@ def is_migrating(error: BaseException | None) -> bool:
 
 def classify_error(error: Exception) -> tuple[bool, str]:
     """Return whether another try may help after an error, and what to do about it."""
-    about_tls = (_classify_tls(each) for each in _causes(error))
+    about_tls = (_classify_tls(each) for each in causes(error))
     return next(filter(None, about_tls), None) or _classify(error)
 
 
@@ -116,13 +118,6 @@ def _classify(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line fo
             )
         case _:
             return False, "the client could not send the request or parse the answer: see the cause"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those from which it came."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _classify_tls(error: BaseException) -> tuple[bool, str] | None:
