@@ -93,7 +93,8 @@ M16  Stop: ``stop`` marks the live tenure and nothing else; with the fence of an
      grant begins without a mark, so no successor inherits one. Every answer to the owner (``beat``, ``take``,
      ``settle``) carries the mark, and ``watch`` reads it without a renewal. The first reason stands. A message that
      the owner reports as ``stopped`` leaves in that state. With ``interrupt``, the claim that stores behind an owner
-     marks it in the same step.
+     marks it in the same step. A stop is for what the run had: of a run that it cancels, the package defers the
+     messages that came with the mark, and an interruption before a run begins interrupts nothing.
 M17  Result: with ``Policy(result_bytes=n)``, what a run returned is kept beside the handled id for the window, as JSON
      of at most n bytes; a larger one is kept as "too large".
 M18  Note: the owner sends a note with ``beat``, JSON of at most 1 KB. It belongs to the tenure and ends with it.

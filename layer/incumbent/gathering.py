@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from incumbent.clock import Moment
 from incumbent.errors import LeaseLost, LeaseUnavailable
+from incumbent.heartbeat import Heartbeat
 from incumbent.progress import Progress
 from incumbent.tenure import Holding, Tenure, mark_in, report_asked, report_lost, take
 from incumbent.values import Debounce, Message
@@ -31,9 +32,19 @@ def gather(tenure: Tenure, progress: Progress, *, begins: bool) -> Tenure:
         report_lost(tenure, progress, loss)
         raise
     mark = mark_in(taken)
-    if mark is not None:
-        report_asked(tenure, progress, mark)
-    return _with(tenure, progress, taken, held_until)._replace(stop=mark)
+    if mark is None:
+        return _with(tenure, progress, taken, held_until)
+    report_asked(tenure, progress, mark)
+    return tenure._replace(deadline=held_until, stop=mark, spared=tuple(message.id for message in taken))
+
+
+def is_interruption(mark: str | None) -> bool:
+    """Return whether a tenure was marked by a later message, which interrupts nothing before the run has begun."""
+    if mark is None:
+        return False
+    from incumbent.rules import INTERRUPTED  # only runs that are asked to stop before they begin load the rules
+
+    return mark == INTERRUPTED
 
 
 def _when_quiet(tenure: Tenure, progress: Progress, debounce: Debounce) -> Tenure:
@@ -47,8 +58,10 @@ def _when_quiet(tenure: Tenure, progress: Progress, debounce: Debounce) -> Tenur
     wait_ms = debounce.quiet_ms
     try:
         holding.start()
-        while heartbeat.asked is None and (left_ms := clock.now().until(until)) > 0:
+        while not _is_stopped(heartbeat) and (left_ms := clock.now().until(until)) > 0:
             clock.sleep_ms(min(wait_ms, left_ms))
+            if _is_stopped(heartbeat):
+                break
             try:
                 taken, held_until = take(tenure, progress, tenure.ids, give_up_at=heartbeat.held_until)
             except LeaseUnavailable as error:  # the lease stands, and so do the messages
@@ -56,6 +69,9 @@ def _when_quiet(tenure: Tenure, progress: Progress, debounce: Debounce) -> Tenur
                 break
             heartbeat.extend(held_until, waiting=0, stop=mark_in(taken))
             if heartbeat.loss is not None or not taken:
+                break
+            if _is_stopped(heartbeat):
+                tenure = tenure._replace(spared=tuple(message.id for message in taken))
                 break
             tenure = _with(tenure, progress, taken, held_until)
             # By the store's clock alone: how long the last message has been there, if the first came as this began.
@@ -68,6 +84,11 @@ def _when_quiet(tenure: Tenure, progress: Progress, debounce: Debounce) -> Tenur
     if heartbeat.loss is not None:
         raise heartbeat.loss
     return tenure._replace(deadline=heartbeat.held_until, stop=heartbeat.asked)
+
+
+def _is_stopped(heartbeat: Heartbeat) -> bool:
+    """Return whether the wait was asked to end, and not only marked by a message that it is for."""
+    return heartbeat.asked is not None and not is_interruption(heartbeat.asked)
 
 
 def _latest(began: Moment, progress: Progress, max_ms: int) -> Moment:

@@ -50,7 +50,17 @@ class _Run:
     @property
     def messages(self) -> tuple[Message, ...]:
         """What it ran: the messages that it was started for, and those that it took."""
-        return self.holding.lease.held
+        late = self._late
+        return tuple(message for message in self.holding.lease.held if message.id not in late)
+
+    @property
+    def spared(self) -> list[str]:
+        """The messages that came with the stop, and that it does not concern (M16)."""
+        return [*self.holding.spared, *self._late]
+
+    @property
+    def _late(self) -> list[str]:
+        return self.holding.came_with_the_stop if self.outcome == "stopped" else []
 
     @property
     def ids(self) -> list[str]:
@@ -204,8 +214,10 @@ class Invocation:
             if self.progress.should_hand_over_first(tenure.ids):
                 tenure = self._ending.settle(tenure, deferred=tenure.ids, another=False)
                 continue
-            run = self._run(tenure, begins=begins)
-            begins = False
+            tenure, begins = self._gather(tenure, begins=begins), False
+            if tenure is None:
+                return
+            run = self._run(tenure)
             try:
                 tenure = self._finish_run(tenure, run)
             except LeaseUnavailable as error:
@@ -215,12 +227,21 @@ class Invocation:
                 self.report.store_error(error, owner=run.holding.lease.owner)
                 return
 
-    def _run(self, tenure: Tenure, *, begins: bool) -> _Run:
-        """Run the handler once, under a heartbeat that is over before this returns."""
-        if self._setup.settings.deliver == "all":
-            from incumbent.gathering import gather  # here, as most functions run one message at a time
+    def _gather(self, tenure: Tenure, *, begins: bool) -> Tenure | None:
+        """Return the tenure with all that its run starts for."""
+        if self._setup.settings.deliver != "all":
+            return tenure
+        from incumbent.gathering import gather, is_interruption  # here, as most functions run one message at a time
 
-            tenure = gather(tenure, self.progress, begins=begins)
+        tenure = gather(tenure, self.progress, begins=begins)
+        if not is_interruption(tenure.stop):
+            return tenure
+        # A new grant has no mark (M16: stop). It gets the same messages, and that which marked this one.
+        another = self._ending.settle(tenure, deferred=[*tenure.ids, *tenure.spared], another=True)
+        return None if another is None else gather(another, self.progress, begins=False)
+
+    def _run(self, tenure: Tenure) -> _Run:
+        """Run the handler once, under a heartbeat that is over before this returns."""
         holding = Holding(tenure, self.progress)
         lease, heartbeat = holding.lease, holding.heartbeat
         began = self._setup.clock.now()
@@ -297,7 +318,7 @@ class Invocation:
                     each.id: policy.pause_ms(message.attempt) if each.after_ms is None else each.after_ms
                     for each, message in zip(failures, run.messages, strict=False)
                 },
-                deferred=ids if ended == "deferred" else (),
+                deferred=[*(ids if ended == "deferred" else ()), *run.spared],
                 stopped=ids if ended == "stopped" else (),
                 results=self._results(run, ids) if ended == "handled" else None,
                 hold_ms=hold_ms,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Tenure(NamedTuple):
     """What a claim or a settle granted: the owner that holds the key, and the messages that it runs.
 
-    ``stop`` is its mark, if that was seen before its run begins (M16).
+    ``stop`` is its mark, if that was seen before its run begins (M16). ``spared`` are the messages that came with it:
+    they are no part of the run, and run next.
     """
 
     owner: str
@@ -29,6 +30,7 @@ class Tenure(NamedTuple):
     waiting: int
     deadline: Moment
     stop: str | None = None
+    spared: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, granted: Claimed | Continued, own: OwnMessage) -> "Tenure":
@@ -72,6 +74,8 @@ class Holding:
             pacemaker=progress.setup.pacemaker,
         )
         self.heartbeat.asked = tenure.stop
+        self.spared = tenure.spared
+        self.came_with_the_stop: list[str] = []
         self.lease = Lease(
             key=call.key,
             owner=tenure.owner,
@@ -140,6 +144,8 @@ class Holding:
             return ()
         taken, held_until = take(self._tenure, self._progress, have, give_up_at=self.heartbeat.held_until)
         if not self.lease.ended:
+            if mark_in(taken) is not None:
+                self.came_with_the_stop += [message.id for message in taken]
             self.heartbeat.extend(held_until, waiting=0, stop=mark_in(taken))
         return taken
 

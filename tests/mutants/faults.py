@@ -826,6 +826,20 @@ MUTANTS = (
         (CONTROL,),
     ),
     Mutant(
+        "a message that comes with the stop is stopped too (M16)",
+        "invocation.py",
+        '        return self.holding.came_with_the_stop if self.outcome == "stopped" else []\n',
+        "        return []\n",
+        (CONTROL,),
+    ),
+    Mutant(
+        "a burst is interrupted by its own messages (M16)",
+        "gathering.py",
+        "    return mark == INTERRUPTED\n",
+        "    return False\n",
+        (CONTROL,),
+    ),
+    Mutant(
         "a cancelled run counts as failed (M16)",
         "invocation.py",
         '            return "stopped" if self.holding.lease.cancelled else "failed"\n',

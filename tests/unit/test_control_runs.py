@@ -786,19 +786,6 @@ def test_stop_before_the_first_await_cancels_at_that(line: Line) -> None:
     assert len(line.facts.of("stop_asked")) == 1
 
 
-def test_stop_that_the_first_take_brings_is_seen_from_the_start(line: Line) -> None:
-    """M16: a run that is started for all that is due has asked the store already."""
-    line.settings = Settings(deliver="all")
-    line.leave("m1", "m2")
-    line.store.before["take"] = lambda: line.store.stop(KEY, reason="enough")
-
-    def work(message: Message, lease: Lease) -> None:
-        assert (lease.stop, lease.stop_reason) == (Stop.ASKED, "enough")
-
-    line.serve(line.call("m3"), work)
-    assert len(line.facts.of("stop_asked")) == 1
-
-
 def test_cancellation_of_another_kind_stays_what_it_is(line: Line) -> None:
     """A handler's own timeout is a failure."""
 
@@ -840,6 +827,87 @@ def test_stopped_messages_of_others_leave_as_stopped_too(line: Line) -> None:
 
     assert serve(line, handler, "m3") == Stopped()
     assert [line.store.find(KEY, each).state for each in ("m1", "m2", "m3")] == ["stopped"] * 3
+
+
+def test_message_that_comes_with_the_stop_is_not_stopped(line: Line) -> None:
+    """M16: the stop was for what ran; a message that the take of a cancelled run brought with the mark runs next."""
+
+    async def handler(message: Message, lease: Lease) -> str:
+        if message.id == "m1":
+            assert isinstance(line.come("m2"), Routed)
+            line.store.stop(KEY, reason="enough")
+            assert [each.id for each in lease.take()] == ["m2"]
+            await asyncio.sleep(PATIENCE_S)
+        return "done"
+
+    assert serve(line, handler) == Stopped()
+    assert [line.store.find(KEY, each).state for each in ("m1", "m2")] == ["stopped", "handled"]
+    assert [each.message_ids for each in line.facts.of("run_ended")] == [("m1",), ("m2",)]
+
+
+def test_message_that_interrupts_is_not_stopped_by_it(line: Line) -> None:
+    """M16: though the run that it interrupts takes it."""
+    line.settings = Settings(when_busy="interrupt")
+
+    async def handler(message: Message, lease: Lease) -> str:
+        if message.id == "m1":
+            assert isinstance(line.come("m2"), Routed)
+            lease.take()
+            await asyncio.sleep(PATIENCE_S)
+        return "done"
+
+    assert serve(line, handler) == Stopped()
+    assert [line.store.find(KEY, each).state for each in ("m1", "m2")] == ["stopped", "handled"]
+
+
+def test_stop_that_the_first_take_brings_is_seen_from_the_start(line: Line) -> None:
+    """M16: by what the run was granted with; what the same answer brings is not part of it, and runs next."""
+    line.settings = Settings(deliver="all")
+    line.leave("m1", "m2")
+    seen: list[tuple[list[str], Stop | None, str | None]] = []
+
+    def stop() -> None:
+        if not seen:
+            line.store.stop(KEY, reason="enough")
+
+    def work(message: Message, lease: Lease) -> None:
+        seen.append(([each.id for each in lease.messages], lease.stop, lease.stop_reason))
+
+    line.store.before["take"] = stop
+    line.serve(line.call("m3"), work)
+    assert seen == [(["m1"], Stop.ASKED, "enough"), (["m2", "m3"], None, None)]
+    assert len(line.facts.of("stop_asked")) == 1
+    assert line.stored == []
+
+
+def test_stop_during_the_wait_in_place_stops_only_what_had_come(line: Line) -> None:
+    """M16: a message that was sent after the stop runs next."""
+    clock, stopped = Passing(), False
+    line.clock, line.store, line.settings = clock, Meddled(MemoryProvider(clock=clock)), BURST
+    began = clock.now()
+
+    def each() -> None:
+        nonlocal stopped
+        if not stopped and began.until(clock.now()) >= 200:
+            stopped = True
+            line.store.stop(KEY, reason="enough")
+            assert isinstance(line.come("m2"), Routed)
+
+    async def handler(message: Message, lease: Lease) -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    clock.each = each
+    assert serve(line, handler) == Stopped()
+    assert [line.store.find(KEY, each).state for each in ("m1", "m2")] == ["stopped", "handled"]
+
+
+def test_burst_in_place_is_not_interrupted_by_its_own_messages(line: Line) -> None:
+    """M15, M16: nothing runs yet, so one run has all of them, and sees no mark."""
+    line.settings = Settings(deliver="all", debounce_ms=QUIET_MS, when_busy="interrupt")
+    runs = in_place(line, (200, "m2"), (1_600, "m3"))
+    assert runs == ([["m1", "m2", "m3"]], [1_600 + QUIET_MS])
+    assert line.stored == []
 
 
 def test_only_async_handlers_can_be_cancelled() -> None:
