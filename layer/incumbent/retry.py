@@ -63,9 +63,12 @@ def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = N
         )
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those from which it came, each once: one that is raised again may come from itself."""
-    seen: list[BaseException] = []
+def causes(error: BaseException | None, until: BaseException | None = None) -> Iterator[BaseException]:
+    """Yield an error, and those from which it came, each once: one that is raised again may come from itself.
+
+    ``until`` and what it came from are left out.
+    """
+    seen = [until]
     while error is not None and not any(error is each for each in seen):
         yield error
         seen.append(error)

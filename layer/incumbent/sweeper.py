@@ -193,8 +193,9 @@ def sweep(
 ) -> Swept:
     """Wake the targets of orphans: at most ``limit``, and none once ``budget_ms`` milliseconds have passed.
 
-    Half of ``budget_ms`` is for finding them. Where that is not enough, as in a Redis with many keys, the pass serves
-    what it found, and this process's next pass continues the search there.
+    Half of ``budget_ms`` is for finding them, three eighths for the search of a whole store. Where that is not enough,
+    as in a Redis with many keys, the pass serves what it found, and this process's next pass continues the search
+    there.
 
     A target is the function as it was invoked, alias included, stored with its key. It gets a resume event without a
     ticket: it claims the key if that is still free and a message is due, and else ends quietly. So several sweepers at
@@ -221,8 +222,10 @@ def sweep(
     listed: list[Orphan] = []
     left_out: StoredFormatUnknown | ListIncomplete | None = None
     found_by = None if budget_ms is None else began.plus(budget_ms // 2)
+    # A search that has used up its time yields all that it found, and then says what it left out: that needs time, too.
+    searched_by = None if budget_ms is None else began.plus(budget_ms * 3 // 8)
     try:
-        with search_until(found_by):
+        with search_until(searched_by):
             for orphan in mailbox.orphans(limit * LOOK_AHEAD):
                 listed.append(orphan)
                 if found_by is not None and clock.now().until(found_by) <= 0:

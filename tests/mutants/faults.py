@@ -1148,6 +1148,20 @@ MUTANTS = (
         ("tests/unit/test_sweeper.py",),
     ),
     Mutant(
+        "a search that has used up its time yields a single key",
+        "sweeper.py",
+        "        with search_until(searched_by):",
+        "        with search_until(found_by):",
+        ("tests/unit/test_sweeper.py",),
+    ),
+    Mutant(
+        "what the caller was handling counts as the server's error",
+        "retry.py",
+        "    seen = [until]",
+        "    seen: list[BaseException] = []",
+        (REDIS,),
+    ),
+    Mutant(
         "a slot that moves is waited for no longer than a lost answer",
         "retry.py",
         " and not (passes and passes(error))",

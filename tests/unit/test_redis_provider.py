@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -1709,6 +1710,24 @@ class TestErrors:
         with pytest.raises(LeaseUnavailable):
             list(provider.orphans(1))
 
+    def test_error_that_the_caller_is_handling_is_not_taken_for_the_servers(self) -> None:
+        """What a handler sends where another server's certificate is bad is tried again like any other message."""
+        client: Any = redis.Redis()
+        tries: list[object] = []
+
+        def fail(*words: object, **_: object) -> Any:
+            tries.append(words)
+            raise redis.ConnectionError("it broke")
+
+        client.execute_command = fail
+        provider = RedisProvider(client=client, clock=FakeClock())
+        try:
+            raise ssl.SSLCertVerificationError("of another server")  # noqa: TRY301 - so that it is being handled
+        except ssl.SSLCertVerificationError:
+            with pytest.raises(LeaseUnavailable, match="check that the server is up"):
+                provider.acquire_lease("k", "A", TTL_MS)
+        assert len(tries) == 3
+
     def test_server_that_is_no_cluster_says_so(self, valkey_server: ValkeyServer) -> None:
         """Where cluster=true is too much."""
         with pytest.raises(LeaseUnavailable, match="leave cluster=true out"):
@@ -2092,6 +2111,21 @@ class TestSettings:
             assert explanations.classify_error(twin(*arguments))[1] in str(error.value)
         causes = [error.value.__cause__, getattr(error.value.__cause__, "__cause__", None)]
         assert raised in causes
+
+    @pytest.mark.parametrize("list_them", [lambda p: list(p.orphans(1)), lambda p: list(p.dead_letters(None, 1))])
+    def test_cluster_of_valkey_that_is_down_is_unavailable_to_listings_too(
+        self, valkey_cluster: ValkeyServer, list_them: Callable[[RedisProvider], object]
+    ) -> None:
+        """They look for the cluster's nodes first, which no command of ours does."""
+        client: Any = valkey.ValkeyCluster(host="127.0.0.1", port=valkey_cluster.port, socket_timeout=0.1)
+
+        def fail() -> None:
+            raise valkey.exceptions.ValkeyClusterException("cannot be connected")
+
+        client.nodes_manager.initialize = fail
+        with pytest.raises(LeaseUnavailable, match="check that the server is up"):
+            list_them(RedisProvider(client=client))
+        client.close()
 
     def test_nothing_is_asked_before_the_first_call(self) -> None:
         """Not of a cluster either: what is made at import must not connect."""

@@ -22,6 +22,7 @@ from incumbent import (
     Wake,
 )
 from incumbent.providers.memory import MemoryProvider
+from incumbent.retry import search_is_over
 from incumbent.sweeper import Swept, sweep
 from incumbent.testing.clock import FakeClock
 from incumbent.validation import MAX_TTL_MS
@@ -177,6 +178,22 @@ def test_search_leaves_time_for_the_wakes(clock: FakeClock) -> None:
     waker = RecordingWaker()
     found = swept(Slow(orphan(number) for number in range(100)), waker, budget_ms=1_000, clock=clock)
     assert (found.found, found.woken, found.remaining) == (5, 5, 0)
+
+
+def test_search_that_ends_with_its_time_is_served_as_a_whole(clock: FakeClock) -> None:
+    """With what it says at its end: it took its time before the first key, and none between them."""
+
+    class Searching(Listing):
+        def orphans(self, limit: int) -> Iterable[Orphan]:
+            while not search_is_over(clock):
+                clock.advance(50)
+            return super().orphans(limit)
+
+    waker = RecordingWaker()
+    listing = Searching([orphan(number) for number in range(20)], fails=ListIncomplete("a primary is silent"))
+    with pytest.raises(ListIncomplete):
+        swept(listing, waker, budget_ms=1_000, clock=clock)
+    assert len(waker.wakes) == 20
 
 
 def test_pass_is_told_whatever_it_found() -> None:

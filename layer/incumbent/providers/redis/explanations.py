@@ -72,9 +72,12 @@ def is_migrating(error: BaseException | None) -> bool:
     return isinstance(error, TryAgainError) or (isinstance(error, ClusterError) and "TTL exhausted" in str(error))
 
 
-def classify_error(error: Exception) -> tuple[bool, str]:
-    """Return whether another try may help after an error, and what to do about it."""
-    about_tls = (_classify_tls(each) for each in causes(error))
+def classify_error(error: Exception, handled: BaseException | None = None) -> tuple[bool, str]:
+    """Return whether another try may help after an error, and what to do about it.
+
+    ``handled`` is what the caller was handling when it made the call: it did not cause this error.
+    """
+    about_tls = (_classify_tls(each) for each in causes(error, handled))
     return next(filter(None, about_tls), None) or _classify(error)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +135,14 @@ class Server:
 
     def nodes(self, *, call: str, key: str) -> dict[str, Any]:
         """Return a client for each primary by its address, as the cluster is now. Raises ``LeaseUnavailable``."""
-        found: dict[str, Any] = self._ask(lambda *_: primaries_now(self._reach()), call=call, key=key)
+
+        def look(*_: object) -> dict[str, Any]:
+            try:
+                return primaries_now(self._reach())
+            except self._valkey_errors as error:
+                raise twin(error) from error
+
+        found: dict[str, Any] = self._ask(look, call=call, key=key)
         return found
 
     def scan(self, node: Any, pattern: str, cursor: int, *, call: str) -> tuple[int, Sequence[bytes]]:
@@ -163,6 +171,8 @@ class Server:
         ttl_ms: int | None = None,
         give_up_at: Moment | None = None,
     ) -> Any:
+        handled = sys.exc_info()[1]
+
         def attempt(number: int, sent: Moment) -> Any:
             try:
                 return send(number, sent)
@@ -178,7 +188,7 @@ class Server:
             ttl_ms=ttl_ms,
             waits_ms=_wait_ms(ttl_ms) if self._set_wait_ms is None else self._set_wait_ms,
             errors=ERRORS,
-            classify_error=classify_error,
+            classify_error=lambda error: classify_error(error, handled),
             passes=is_migrating,
             first_try=self._first_try,
             give_up_at=give_up_at,
