@@ -22,6 +22,9 @@ CLUSTERS = "tests/faults/test_clusters.py"
 COLD_STARTS = "tests/faults/test_cold_starts.py"
 DEPLOYMENTS = "tests/faults/test_redis_deployments.py"
 SECRETS = "tests/unit/test_secrets.py"
+STACKS = "tests/verify/test_stack.py::test_stack_that_breaks_a_promise_fails"
+VERIFY = "tests/verify/test_verify.py::"
+BROKEN_STORES = f"{VERIFY}test_store_that_breaks_a_rule_fails"
 
 RULES_PY = "rules.py"
 LUA = "providers/redis/scripts/"
@@ -1188,5 +1191,104 @@ MUTANTS = (
         'or "handshake" in str(error):',
         "or False:",
         (DEPLOYMENTS,),
+    ),
+    # --- the trial of a user's store
+    Mutant(
+        "verify: a race counts nothing",
+        "verify/pairs.py",
+        "    wrong = errors + faults_of(runs, dict.fromkeys(keys, expected))",
+        "    wrong = list(errors)",
+        (BROKEN_STORES,),
+    ),
+    Mutant(
+        "verify: runs of a race may overlap",
+        "verify/pairs.py",
+        "            if other.began_ms < one.ended_ms:",
+        "            if False:",
+        (f"{VERIFY}test_each_fault_of_a_race_is_named",),
+    ),
+    Mutant(
+        "verify: fences of a race may repeat",
+        "verify/pairs.py",
+        "            elif other.fence <= one.fence:",
+        "            elif False:",
+        (f"{VERIFY}test_each_fault_of_a_race_is_named",),
+    ),
+    Mutant(
+        "verify: a late owner may renew",
+        "verify/pairs.py",
+        "    if late or taken.fence is None",
+        "    if taken.fence is None",
+        (BROKEN_STORES,),
+    ),
+    Mutant(
+        "verify: no reply is dropped",
+        "verify/store.py",
+        "            return self.replies == self._at + 1",
+        "            return False",
+        (BROKEN_STORES,),
+    ),
+    Mutant(
+        "verify: what a lost reply leaves behind is not looked at",
+        "verify/replies.py",
+        "            elif found != left:",
+        "            elif False:",
+        (BROKEN_STORES,),
+    ),
+    Mutant(
+        "verify: a test of the suite that fails is not counted",
+        "verify/conformance.py",
+        "            self.failed.append((name, _last_line(report)))",
+        "            pass",
+        (BROKEN_STORES,),
+    ),
+    Mutant(
+        "verify: a server's records stay",
+        "verify/redis_store.py",
+        "            self.client().delete(*names.of(key))",
+        "            pass",
+        (f"{VERIFY}test_good_server_passes_every_part",),
+    ),
+    Mutant(
+        "verify: a table's items stay",
+        "verify/table_store.py",
+        "        while requests:",
+        "        while False:",
+        (f"{VERIFY}test_good_table_passes",),
+    ),
+    Mutant(
+        "verify: what a killed run has left stays on a server",
+        "verify/redis_store.py",
+        "            self.client().delete(name)",
+        "            pass",
+        (f"{VERIFY}test_leftovers_of_a_killed_run_on_a_server_are_named_and_removed",),
+    ),
+    Mutant(
+        "verify: a fail-over counts no loss",
+        "verify/failover.py",
+        "        return len(set(self.accepted) -",
+        "        return 0 * len(set(self.accepted) -",
+        (f"{VERIFY}test_what_a_fail_over_can_lose_is_a_warning",),
+    ),
+    Mutant(
+        "verify: a stack may run a message twice",
+        "verify/stack.py",
+        "    if twice := sorted({each for each in ids if ids.count(each) > 1}):",
+        "    if twice := [each for each in ids if False]:",
+        (STACKS,),
+    ),
+    Mutant(
+        "verify: a stack may run messages of a key at once",
+        "verify/stack.py",
+        '            if other["began_ms"] < one["ended_ms"] - _SKEW_MS:',
+        "            if False:",
+        (STACKS,),
+    ),
+    Mutant(
+        "verify: a stack keeps the journal",
+        "verify/stack.py",
+        '            self._ask("end")',
+        "            pass",
+        (STACKS,),
     ),
 )

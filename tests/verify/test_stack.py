@@ -189,6 +189,17 @@ class Raises(FakeStack):
         raise RuntimeError("verify failed: Runtime.ImportModuleError")
 
 
+class KeepsItsJournal(FakeStack):
+    """It is throttled when it should remove the journal."""
+
+    def invoke(self, function: str, event: Any, *, waits: bool = True) -> Any:
+        """Refuse that."""
+        said = super().invoke(function, event, waits=waits)
+        if event.get("do") == "end":
+            raise RuntimeError("Rate Exceeded")
+        return said
+
+
 def failed(stack: FakeStack) -> list[str]:
     """The parts that fail on a stack."""
     trial: Any = StackTrial(stack, FakeClock())  # type: ignore[arg-type]
@@ -207,11 +218,12 @@ def failed(stack: FakeStack) -> list[str]:
         (WakesNone, ["hand-over"]),
         (SweepsNothing, ["crash"]),
         (Raises, ["burst", "crash"]),
+        (KeepsItsJournal, ["removal"]),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )
 def test_stack_that_breaks_a_promise_fails(kind: Callable[[], FakeStack], parts: list[str]) -> None:
-    """In the part that shows it; the journal is removed all the same."""
+    """In the part that shows it; the journal is removed all the same, or a line says that it was not."""
     assert failed(kind()) == parts
 
 

@@ -18,9 +18,9 @@ from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.doctor import Check
 from incumbent.testing.redis_cluster import redis_cluster, wait_until
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, valkey, why_no_dynalite
-from incumbent.values import Acquisition
+from incumbent.values import Acquisition, Message, Routed
 from incumbent.verify import costs, failover, run
-from incumbent.verify.pairs import OneRun
+from incumbent.verify.pairs import OneRun, faults_of
 from incumbent.verify.redis_store import RedisStore
 from incumbent.verify.store import REQUESTS, STEM, Dropped
 from incumbent.verify.table_store import TableStore
@@ -101,7 +101,7 @@ def test_good_server_passes_every_part(
     code, lines = run_it(*on_redis(lone_valkey), "--yes", *FEW)
     assert code == 0, lines
     parts = [line[13:].partition(": ")[0] for line in lines]
-    assert parts == ["plan", "pairs", "expiry", "replies", "conformance", "failover", "removal"]
+    assert parts == ["plan", "pairs", "loss", "expiry", "replies", "conformance", "failover", "removal"]
     assert statuses(lines) == {"ok", "not checked"}
     assert "requests, of which" in lines[0]
     assert "it costs nothing but load" in lines[0]
@@ -225,6 +225,25 @@ class GrantingStore(RedisStore):
         return _Granting(super().provider(prefix, clock))
 
 
+class _Forgetting(_Mutant):
+    """M2 left out: what it says it has stored behind an owner is not stored."""
+
+    def claim(self, key: str, owner: str, ttl_ms: int, message: Any, **more: Any) -> Any:
+        """Answer at once."""
+        holder = self._provider.get_lease_owner(key)
+        if holder is not None and holder != owner:
+            return Routed(owner=holder, waiting=1)
+        return self._provider.claim(key, owner, ttl_ms, message, **more)
+
+
+class ForgettingStore(RedisStore):
+    """A server whose provider loses messages, and raises nothing."""
+
+    def provider(self, prefix: str, clock: Clock) -> Any:
+        """Return the mutant."""
+        return _Forgetting(super().provider(prefix, clock))
+
+
 class _Unsure(_Mutant):
     """R8 left out: a lost reply counts as "not renewed"."""
 
@@ -248,6 +267,47 @@ class UnsureStore(RedisStore):
         return _Unsure(provider, dropped), dropped
 
 
+class _StoringMore(_Mutant):
+    """R8 left out: a claim whose reply was lost stores another message, and answers as if it had not."""
+
+    def __init__(self, provider: Any, dropped: Dropped) -> None:
+        super().__init__(provider)
+        self._dropped = dropped
+
+    def claim(self, key: str, owner: str, ttl_ms: int, message: Any, **more: Any) -> Any:
+        """Store it after a second try."""
+        before = self._dropped.replies
+        answer = self._provider.claim(key, owner, ttl_ms, message, **more)
+        if self._dropped.replies - before > 1:
+            self._provider.claim(key, "another", ttl_ms, Message(id="another", event={}))
+        return answer
+
+
+class StoringMoreStore(RedisStore):
+    """A server whose provider stores what it was not given."""
+
+    def losing(self, prefix: str, clock: Clock) -> tuple[Any, Dropped]:
+        """Return the mutant."""
+        provider, dropped = super().losing(prefix, clock)
+        return _StoringMore(provider, dropped), dropped
+
+
+class _Lenient(_Mutant):
+    """R3 left out: it renews what has expired."""
+
+    def renew_lease(self, *_: Any) -> bool:
+        """Say yes."""
+        return True
+
+
+class LenientStore(RedisStore):
+    """A server whose provider tells a late owner that it still has the lease."""
+
+    def provider(self, prefix: str, clock: Clock) -> Any:
+        """Return the mutant."""
+        return _Lenient(super().provider(prefix, clock))
+
+
 def environ(server: ValkeyServer) -> dict[str, str]:
     """The variables that name this server."""
     return {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": server.url}
@@ -258,9 +318,12 @@ def environ(server: ValkeyServer) -> dict[str, str]:
     [
         (GrantingStore, "conformance", "held_key_is_refused"),
         (GrantingStore, "pairs", ""),
+        (ForgettingStore, "pairs", ""),
+        (LenientStore, "pairs", ""),
         (UnsureStore, "replies", "transfer"),
+        (StoringMoreStore, "replies", "claim"),
     ],
-    ids=["conformance", "pairs", "replies"],
+    ids=["conformance", "pairs", "loss", "expiry", "replies", "what replies leave behind"],
 )
 def test_store_that_breaks_a_rule_fails(
     lone_valkey: ValkeyServer,
@@ -275,6 +338,25 @@ def test_store_that_breaks_a_rule_fails(
     assert [check for check in found if check.status == "failed"], found
     assert [check.status for check in run.emptied(store)] == ["ok"]
     assert redis_names() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "message_id", "fence", "at_ms", "fault"),
+    [
+        ("k", "m2", 2, 5, "ran at the same time"),
+        ("k", "m2", 1, 10, "fence 1 came after 1"),
+        ("k", "m1", 2, 10, "ran twice ['m1']"),
+        ("another", "m2", 2, 10, "lost ['m2']"),
+    ],
+)
+def test_each_fault_of_a_race_is_named(key: str, message_id: str, fence: int, at_ms: int, fault: str) -> None:
+    """Two messages of one key ran, the first for ten milliseconds."""
+    first = OneRun(key="k", message_id="m1", fence=1, began_ms=0, ended_ms=10)
+    second = OneRun(key=key, message_id=message_id, fence=fence, began_ms=at_ms, ended_ms=at_ms + 10)
+    (found,) = faults_of([second, first], {"k": {"m1", "m2"}})
+    assert fault in found
+    good = OneRun(key="k", message_id="m2", fence=2, began_ms=10, ended_ms=20)
+    assert faults_of([good, first], {"k": {"m1", "m2"}}) == []
 
 
 # --- interrupted and killed

@@ -89,10 +89,19 @@ class StackTrial:
                 except Exception as error:  # noqa: BLE001 - as above
                     yield Check.failed(part.__name__.strip("_"), text_of(error), "see the function's log")
         finally:
-            self._ask("end")
-        yield Check.ok("removal", "the journal is removed; records of the keys have a time to live")
+            removal = self._removed()
+        yield removal
         for name, found, advice in NOT_CHECKED:
             yield Check.unchecked(name, found, advice)
+
+    def _removed(self) -> Check:
+        """Remove the journal."""
+        try:
+            self._ask("end")
+        except Exception as error:  # noqa: BLE001 - as above
+            advice = f"the function forgets it once the hold of {self._journal} is over, after an hour"
+            return Check.failed("removal", text_of(error), advice)
+        return Check.ok("removal", "the journal is removed; records of the keys have a time to live")
 
     # --- the parts
 
