@@ -9,6 +9,7 @@ import pytest
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.doctor import examine_store
+from incumbent.doctor.server import check_server
 from incumbent.errors import LeaseUnavailable
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import Names
@@ -110,6 +111,31 @@ def test_doctor_tells_which_nodes_are_away(cluster: Cluster) -> None:
             assert seeds.status == "warning"
             assert f"127.0.0.1:{gone}" in seeds.found
             assert "hushed" not in seeds.line()
+
+
+def test_doctor_refuses_nodes_of_two_clusters(cluster: Cluster) -> None:
+    """A new environment takes the first that answers: two would lease one key twice."""
+    with servers.valkey(cluster=True) as other:
+        urls = places(cluster.nodes[0].server.port, other.port)
+        settings = {"INCUMBENT_PROVIDER": "redis", "INCUMBENT_REDIS_URL": urls}
+        (seeds,) = (check for check in examine_store(settings) if check.name == "seeds")
+    assert seeds.status == "failed"
+    assert "2 clusters" in seeds.found
+    assert "hushed" not in seeds.line()
+
+
+def test_doctor_tells_a_silent_primary_from_missing_rights(cluster: Cluster) -> None:
+    """It is asked once, and the checks of the others go on."""
+    silent, *alive = cluster.primaries
+    settings = {"INCUMBENT_REDIS_URL": places(alive[0].server.port)}
+    with silent.frozen():
+        checks = {check.name: check for check in check_server(settings, "cold", SYSTEM_CLOCK)}
+    about = [check for check in checks.values() if str(silent) in check.name]
+    assert [(check.name, check.status) for check in about] == [(f"server of {silent}", "failed")]
+    assert "+eval" not in about[0].advice
+    assert checks["keyspaces"].status == "warning"
+    assert checks["format versions"].status == "ok"
+    assert all(checks[f"clock of {each}"].status == "ok" for each in alive)
 
 
 def test_client_whose_nodes_are_all_gone_begins_again_with_the_urls() -> None:

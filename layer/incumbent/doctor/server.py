@@ -18,6 +18,7 @@ _READ = 200  # records on each primary
 _RECORD = "}:state"
 _FORMAT = 1  # `record.lua` has the same
 _HEAD = 3  # bytes before the elements of an array of 16 or more
+_NO_ANSWER = frozenset({"ConnectionError", "TimeoutError", "OSError"})  # the client's, by their names
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -34,11 +35,19 @@ def check_server(environ: Mapping[str, str], prefix: str, clock: Clock) -> Itera
         primaries = _primaries(client)
         if hasattr(client, "get_primaries"):
             yield Check.ok("mode", f"a cluster of {len(primaries)} {'primary' if len(primaries) == 1 else 'primaries'}")
+        silent: list[str] = []
         for place, node in primaries:
-            yield from _forgotten(node, place)
+            raised = _error_of_eval(node)
+            if raised is not None and _NO_ANSWER & {kind.__name__ for kind in type(raised).__mro__}:
+                silent.append(place)
+                yield Check.failed(f"server{place}", text_of(raised), "its keys wait for it, or for a replica of it")
+                continue
+            if raised is not None:
+                advice = "add +eval to the user's rights: after a restart or a fail-over no call would work"
+                yield Check.failed(f"scripts{place}", text_of(raised), advice)
             yield from _about(node, place)
             yield _clock(node, place, clock)
-        yield from _keyspaces(primaries, prefix)
+        yield from _keyspaces([each for each in primaries if each[0] not in silent], prefix, missing=len(silent))
     finally:
         client.close()
 
@@ -80,12 +89,21 @@ def _seeds(environ: Mapping[str, str]) -> Iterator[Check]:
     """Ask each node of a cluster that the URL names, if it names several: one that is away delays cold starts."""
     seeds = _each_seed(environ)
     away: list[str] = []
+    clusters: list[set[str]] = []
     for seed in seeds if len(seeds) > 1 else ():
         try:
-            client_from_env({**environ, "INCUMBENT_REDIS_URL": seed}).close()
+            client: Any = client_from_env({**environ, "INCUMBENT_REDIS_URL": seed})
+            nodes = {node.name for node in client.get_nodes()}
+            client.close()
         except Exception as error:  # noqa: BLE001 - as above
             away.append(text_of(error))
-    if away:
+        else:
+            if not any(nodes & others for others in clusters):
+                clusters.append(nodes)
+    if len(clusters) > 1:
+        advice = "name nodes of one: a new environment uses that which answers first, so one key may get two owners"
+        yield Check.failed("seeds", f"the URL names nodes of {len(clusters)} clusters", advice)
+    elif away:
         advice = "name nodes that are up: a new environment waits up to a second for each that is not"
         yield Check.warning("seeds", f"{len(away)} of {len(seeds)} did not answer: {'; '.join(away)}", advice)
     elif len(seeds) > 1:
@@ -99,13 +117,13 @@ def _primaries(client: Any) -> list[tuple[str, Any]]:
     return [(f" of {node.name}", client.get_redis_connection(node)) for node in client.get_primaries()]
 
 
-def _forgotten(node: Any, place: str) -> Iterator[Check]:
-    """Yield a check if the caller may not EVAL, which shows in calls only when the server has forgotten the scripts."""
+def _error_of_eval(node: Any) -> Exception | None:
+    """Run a script by its text, which calls do only when the server has forgotten it. Return what that raised."""
     try:
         node.execute_command("EVAL", "return 1", 0)
     except Exception as error:  # noqa: BLE001 - as above
-        advice = "add +eval to the user's rights: after a restart or a fail-over no call would work"
-        yield Check.failed(f"scripts{place}", text_of(error), advice)
+        return error
+    return None
 
 
 def _about(node: Any, place: str) -> Iterator[Check]:
@@ -188,7 +206,7 @@ def _clock(node: Any, place: str, clock: Clock) -> Check:
     return Check.ok(name, f"within {max(off, after - before, 1):,} ms of this machine's")
 
 
-def _keyspaces(primaries: list[tuple[str, Any]], prefix: str) -> Iterator[Check]:
+def _keyspaces(primaries: list[tuple[str, Any]], prefix: str, *, missing: int) -> Iterator[Check]:
     """Look which keyspaces have keys, among the first names of each primary, and which versions their records have."""
     begins = f"{prefix}:lease:"
     found: set[str] = set()
@@ -211,7 +229,11 @@ def _keyspaces(primaries: list[tuple[str, Any]], prefix: str) -> Iterator[Check]
         yield Check.unchecked("keyspaces", text_of(error), "add +scan to the user's rights, which a sweeper needs")
         return
     named = ", ".join(sorted(found - {"incumbent-doctor", ""})[:20])
-    yield Check.ok("keyspaces", f"below the prefix {prefix}: {named or 'none yet'}")
+    seen = f"below the prefix {prefix}: {named or 'none yet'}"
+    if missing:
+        yield Check.warning("keyspaces", f"{seen}; {missing} of the primaries did not answer", "there may be others")
+    else:
+        yield Check.ok("keyspaces", seen)
     of = f" (of {versions.total():,} records; there are more)" if more else ""
     yield judge_versions(versions, known=_FORMAT, of=of)
 
