@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from incumbent.testing.contract_calls import KEY, TTL_MS
+from incumbent.testing.servers import create_table
 from tests.faults.stores import DynamoDBStore, Store, ValkeyStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "fencing.md"
@@ -41,8 +42,9 @@ def stale_and_present(store: Store) -> tuple[int, int]:
 def documents(networked_dynamodb: DynamoDBStore) -> str:
     """A table of documents."""
     name = f"{networked_dynamodb.prefix or 'test'}-documents"
-    networked_dynamodb.past.create_table(
-        TableName=name,
+    create_table(
+        networked_dynamodb.past,
+        name,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],

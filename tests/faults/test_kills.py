@@ -81,7 +81,7 @@ def killed_at(store: Store, call: ContractCall, number: int, fault: Callable[...
 
 
 @pytest.mark.parametrize("call", CONTROL)
-@pytest.mark.parametrize("store", ["valkey", "moto"], indirect=True)
+@pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
 def test_killed_call_has_happened_or_not_and_can_be_made_again(store: Store, call: ContractCall) -> None:
     """Each is one step (R8): no look finds a half of it, and the same call by another ends as if it were the first."""
     store.begin()
@@ -120,7 +120,7 @@ def killed_before_the_wake(store: Store, what: str) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("store", ["valkey", "moto"], indirect=True)
+@pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
 def test_message_for_later_whose_sender_died_before_the_wake_is_swept_when_it_is_due(store: Store) -> None:
     """It is promised with the step that stores it (M14), and the sweeper is the clock of the wake that never came."""
     killed_before_the_wake(store, "send")
@@ -132,7 +132,7 @@ def test_message_for_later_whose_sender_died_before_the_wake_is_swept_when_it_is
     assert SYSTEM_CLOCK.now().wall_ms >= stored.due_at_ms
 
 
-@pytest.mark.parametrize("store", ["valkey", "moto"], indirect=True)
+@pytest.mark.parametrize("store", ["valkey", "dynamodb"], indirect=True)
 def test_key_whose_resumer_died_before_the_wake_is_swept_at_once(store: Store) -> None:
     """The hold is over all the same (M15)."""
     for step in (claim("A", 1), release("A"), lambda p: p.hold(KEY)):

@@ -21,7 +21,7 @@ from incumbent.providers.redis import RedisProvider
 from incumbent.testing import servers
 from incumbent.testing.contract_calls import KEY, TTL_MS, message
 from incumbent.testing.proxy import RESP, Answer, LoseReply, LoseRequest, Pass, dynamodb_error, fault_proxy
-from incumbent.testing.servers import HOST, ValkeyServer
+from incumbent.testing.servers import HOST, ValkeyServer, create_table
 from tests.faults.stores import HASTY, DynamoDBStore, Provider, Store, ValkeyStore, dynamodb_client, valkey_store
 
 CALLS: dict[str, Callable[[Provider], object]] = {
@@ -316,8 +316,9 @@ class TestDynamoDB:
     def test_table_with_other_keys_is_definitive(self, store: DynamoDBStore) -> None:
         """ValidationException of a real server says what the table must be."""
         name = f"{store.prefix}-other"
-        store.past.create_table(
-            TableName=name,
+        create_table(
+            store.past,
+            name,
             BillingMode="PAY_PER_REQUEST",
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],

@@ -176,23 +176,23 @@ def test_another_call_between_the_requests_of_one_is_explained(
             told.explain(f"{other} at place {place}")
 
 
-def test_request_of_a_claim_that_comes_when_its_key_is_free_is_explained(networked_moto: DynamoDBStore) -> None:
+def test_request_of_a_claim_that_comes_when_its_key_is_free_is_explained(networked_dynamodb: DynamoDBStore) -> None:
     """It stores the message behind the last owner; the claim itself would have owned the key."""
-    told = Told(networked_moto)
+    told = Told(networked_dynamodb)
     faults: list[Fault] = [Pass(), Stall(), *[LoseRequest()] * 5]
     told.begin(SETUPS["running alone"])
-    late = told.client("late", networked_moto.provider())
-    late.network, late.several = networked_moto.network, True
+    late = told.client("late", networked_dynamodb.provider())
+    late.network, late.several = networked_dynamodb.network, True
 
     def next_fault(request: Request) -> Fault:
         return late.note(request, faults.pop(0) if faults else Pass())
 
-    networked_moto.network.choose(next_fault)
+    networked_dynamodb.network.choose(next_fault)
     late.make(*CALLS["claim m4"])
-    networked_moto.network.choose(lambda _: Pass())
+    networked_dynamodb.network.choose(lambda _: Pass())
     told.make(told.theirs, CALLS["settle"])
     late.deliver()
     told.end()
-    assert [each.id for each in networked_moto.bare().peek(KEY)] == ["m4"]
+    assert [each.id for each in networked_dynamodb.bare().peek(KEY)] == ["m4"]
     verdict = check([*told.history, *late.recorded], OneKey())
     assert verdict.linearizable, written([*told.history, *late.recorded], verdict.order)

@@ -23,7 +23,7 @@ from incumbent.providers import from_env
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis.permissions import COMMANDS, acl_rules
 from incumbent.testing.clock import FakeClock
-from incumbent.testing.servers import TABLE, DynamoDBServer, ValkeyServer, valkey
+from incumbent.testing.servers import TABLE, DynamoDBServer, ValkeyServer, create_table, valkey
 
 TTL_MS = 30_000
 PASSWORD = "s3cret"
@@ -337,7 +337,7 @@ def new_name() -> str:
 def create(client: Any, **different: Any) -> str:
     """Create a table that differs in something from what the provider needs."""
     name = new_name()
-    client.create_table(TableName=name, **{**TABLE, **different})
+    create_table(client, name, **{**TABLE, **different})
     return name
 
 
@@ -419,8 +419,9 @@ def test_table_that_is_made_otherwise_is_told(moto: Any, different: dict[str, An
 def test_table_with_other_keys_has_failed(dynamodb: Any) -> None:
     """The call fails, and the description says why."""
     name = new_name()
-    dynamodb.create_table(
-        TableName=name,
+    create_table(
+        dynamodb,
+        name,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],

@@ -170,12 +170,13 @@ def locked_moto() -> Iterator[DynamoDBServer]:
         yield DynamoDBServer(port=int(process.first_line()), process_group=process.process_group)
 
 
-def create_table(client: "DynamoDBClient", name: str) -> None:
+def create_table(client: "DynamoDBClient", name: str, **different: Any) -> None:
     """Create the table that the DynamoDB provider needs, as template.yaml describes it, and wait for it.
 
-    The template's time to live and point-in-time recovery are left out: they change no answer.
+    The template's time to live and point-in-time recovery are left out: they change no answer. ``different`` describes
+    a table of something else.
     """
-    client.create_table(TableName=name, **TABLE)
+    client.create_table(TableName=name, **(different or TABLE))
     while client.describe_table(TableName=name)["Table"]["TableStatus"] != "ACTIVE":
         SYSTEM_CLOCK.sleep_ms(_POLL_MS)
 

@@ -220,11 +220,16 @@ class Cluster:
         return all(f"cluster_state:{state}" in each for each in said)
 
     def _is_agreed(self) -> bool:
-        """Whether all nodes find the cluster ok, and agree on who has which slots."""
+        """Whether all nodes find the cluster ok, and agree on who has which slots, and who copies them."""
         if not self._is_found("ok"):
             return False
         views = {
-            str(sorted((each[0], each[1], each[2][2]) for each in node.client.execute_command("CLUSTER", "SLOTS")))
+            str(
+                sorted(
+                    (*each[:2], *(node[2] for node in each[2:]))
+                    for each in node.client.execute_command("CLUSTER", "SLOTS")
+                )
+            )
             for node in self._awake
         }
         return len(views) == 1

@@ -146,8 +146,8 @@ def _classify_tls(error: BaseException) -> tuple[bool, str] | None:
             error, ConnectionResetError
         ) or "closed by server" in str(error):
             return True, (
-                "the server closed the connection without an answer, as it does where it expects TLS: then write "
-                "rediss://; else the call may have taken effect, and repeating it is safe"
+                "the server closed the connection without an answer: check that it is up and can be reached from here "
+                "(rediss:// if it requires TLS); the call may have taken effect, and repeating it is safe"
             )
         case _:
             return None
