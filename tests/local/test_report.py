@@ -395,6 +395,9 @@ def test_a_message_that_was_sent_is_promised_by_the_invocation_that_sent_it() ->
     assert (summary.sent, summary.handled_once, summary.untraced) == (1, 1, ())
     assert summarise([sent], [answered("a")]).lost == ("m",)
     assert story([sent], str) == "sent"
+    failed = Fact(t_ms=0, fact="run_ended", outcome="failed", message_ids=("m1",), error="ValueError: no")
+    assert story([failed], str) == "failed m1 (ValueError: no)"
+    assert story([failed], str, ending="error: ValueError: no") == "failed m1"
     assert story([Fact(t_ms=1, fact="sent", outcome="handled")], str) == "sent before, handled"
     assert read_facts(line.replace('"key"', '"request_id": "own", "key"'), "a")[0].request_id == "own"
 

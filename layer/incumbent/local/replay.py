@@ -73,7 +73,7 @@ class Replay:
             name = self.name(invocation.request_id)
             first, *others = dict.fromkeys(thread_of(fact.key) for fact in facts if fact.key) or ["-"]
             own = [fact.message_id for fact in facts if fact.message_id]
-            what = " · ".join(part for part in (story(facts, self.name), answer.told) if part)
+            what = " · ".join(part for part in (story(facts, self.name, ending=answer.told), answer.told) if part)
             self._say(
                 _COLUMNS.format(
                     f"{invocation.ended_at_ms - self._start.wall_ms} ms",

@@ -250,9 +250,12 @@ def overlaps(all_runs: Iterable[Run]) -> tuple[tuple[Run, Run], ...]:
     return tuple(found)
 
 
-def story(facts: Iterable[Fact], name: Callable[[str], str]) -> str:
-    """Return what one invocation did, in a few words. ``name`` tells what a request id is called."""
-    told = (_tell(fact, name) for fact in sorted(facts, key=lambda fact: fact.t_ms))
+def story(facts: Iterable[Fact], name: Callable[[str], str], *, ending: str = "") -> str:
+    """Return what one invocation did, in a few words. ``name`` tells what a request id is called.
+
+    ``ending`` is what is told of the invocation's end: an error that it names is not told twice.
+    """
+    told = (_tell(fact, name, ending) for fact in sorted(facts, key=lambda fact: fact.t_ms))
     return " · ".join(text for text in told if text)
 
 
@@ -319,7 +322,7 @@ def _fact(raw: Mapping[str, Any]) -> Fact:
     )
 
 
-def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912 - a table
+def _tell(fact: Fact, name: Callable[[str], str], ending: str) -> str:  # noqa: C901, PLR0912 - a table
     messages = ", ".join(fact.message_ids)
     match fact.fact:
         case "claimed":
@@ -333,6 +336,8 @@ def _tell(fact: Fact, name: Callable[[str], str]) -> str:  # noqa: C901, PLR0912
         case "busy":
             return f"busy with {_holder(fact, name)}"
         case "run_ended":
+            if fact.outcome == "failed" and fact.error and not ending.endswith(fact.error):
+                return f"failed {messages} ({fact.error})"
             return f"ran {messages}" if fact.outcome == "handled" else f"{fact.outcome} {messages}"
         case "continued":
             # To a ticket it went on only in name; ``handed_over`` or ``wake_failed`` says what came of it.
