@@ -212,7 +212,7 @@ def _object(found: KeyStatus, *, messages: bool = False, events: bool = False) -
         "owner": found.owner,
         "fence": found.fence,
         "since": _when(found.since_ms),
-        "since_ms": _passed(found.since_ms, now_ms),
+        "age_ms": _passed(found.since_ms, now_ms),
         "expires_in_ms": found.expires_in_ms,
         "held": held_ms is not None,
         "held_until": None if held_ms == FOREVER_MS else _when(held_ms),

@@ -75,7 +75,7 @@ def test_key_that_hangs_is_found_held_stopped_freed_and_resumed(console: Console
     console.arrive("orders/a", "m2")
     console.clock.advance(4_000)
     (found,) = console.ask("keys", only="running")["keys"]
-    assert (found["key"], found["fence"], found["since_ms"]) == ("orders/a", run.fence, 5_000)
+    assert (found["key"], found["fence"], found["age_ms"]) == ("orders/a", run.fence, 5_000)
     assert (found["running"], found["waiting"], found["oldest_ms"]) == (1, 1, 4_000)
     shown = console.ask("show", key="orders/a")["key"]
     assert shown["since"] == "2027-01-15T08:00:00Z"

@@ -259,7 +259,7 @@ def _line(found: Object) -> str:
 
 def _cells(found: Object) -> tuple[str, str, str, str]:
     """Return what a list shows of a key: its name, who has it, what waits, and what else there is to know."""
-    state = [f"{_owner(found)} for {_span(found['since_ms'])}"] if found["owner"] else []
+    state = [f"{_owner(found)} for {_span(found['age_ms'])}"] if found["owner"] else []
     state += [_held(found)] if found["held"] else []
     state += [f"quiet until {found['quiet_until']}"] if found["quiet_until"] else []
     waits = f"{found['waiting']:,} waiting for {_span(found['oldest_ms'])}" if found["waiting"] else ""
@@ -287,7 +287,7 @@ def _sheet(found: Object) -> list[str]:
     if found["owner"]:
         ends = _span(found["expires_in_ms"])
         lines.append(f"  run       {found['owner']}, fence {found['fence']}, since {found['since']}")
-        lines.append(f"            for {_span(found['since_ms'])}; its lease ends in {ends} unless it is renewed")
+        lines.append(f"            for {_span(found['age_ms'])}; its lease ends in {ends} unless it is renewed")
     else:
         lines.append("  run       none")
     if found["held"]:
