@@ -35,7 +35,9 @@ def address_of(call: str, key: str, *, target: str | None, keyspace: str | None,
     space = function_name(name) if keyspace is None else check_keyspace(keyspace)
     if keyspace is None and not space:
         raise ConfigurationError(
-            f"{call} key {key!r}: give target= (or INCUMBENT_TARGET), the function to wake, or keyspace=", key=key
+            f"{call} key {key!r}: in which keyspace? Give keyspace=, or target= (or INCUMBENT_TARGET), the function "
+            "whose name it is",
+            key=key,
         )
     return Address(mailbox=mailbox, full_key=full_key(space, key), keyspace=space, target=name)
 

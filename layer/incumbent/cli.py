@@ -25,6 +25,7 @@ from incumbent.commands.terminal import (
     positive,
     printer,
     provider_of,
+    store_named_by,
 )
 from incumbent.commands.verify import add_verify
 from incumbent.errors import ConfigurationError, IncumbentError, ListIncomplete, StoredFormatUnknown
@@ -279,7 +280,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         checks, store = doctor.examine_through(arguments.through, arguments.function)
         report(checks)
     else:
-        report(doctor.examine_store(store))
+        report(doctor.examine_store(store_named_by(arguments)))
         report(doctor.examine_wakes(arguments.function))
     report(doctor.examine_functions(store, arguments.function, sweeper=arguments.sweeper or arguments.through))
     return BAD if failed else GOOD

@@ -70,8 +70,8 @@ class Settings:
             check_ms("debounce_max_ms", self.debounce_max_ms, 1, MAX_TTL_MS)
             if self.debounce_max_ms < self.debounce_ms or not self.debounce_ms:
                 raise ConfigurationError(
-                    f"debounce_max_ms is {self.debounce_max_ms:,}, which is of use only with a debounce_ms that is not "
-                    f"larger (it is {self.debounce_ms:,})"
+                    f"debounce_max_ms is {self.debounce_max_ms:,} and debounce_ms is {self.debounce_ms:,}: set "
+                    "debounce_ms, and debounce_max_ms to no less"
                 )
         if self.debounce_ms and self.deliver != "all":
             raise ConfigurationError("debounce_ms collects messages for one run: it needs deliver='all'")

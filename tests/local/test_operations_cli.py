@@ -186,7 +186,10 @@ def test_a_wake_without_a_region_is_told_in_a_line(
     ("words", "told"),
     [
         (["dead", "ls", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "gave no answer"),
-        (["dead", "ls"], "no lease provider: set INCUMBENT_PROVIDER"),
+        (["dead", "ls"], "no store is named: give --redis-url or --table"),
+        (["doctor"], "no store is named: give --redis-url or --table"),
+        (["verify"], "no store is named: give --redis-url or --table"),
+        (["dead", "ls", "--redis-url", "redis://127.0.0.1:1/0"], "gave no answer"),
         (["sweep", "--provider", "dynamodb"], "INCUMBENT_TABLE_NAME is not set"),
         (["dead", "purge", "k", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "--all"),
         (["dead", "show", "", "m1", "--provider", "redis", "--redis-url", "redis://127.0.0.1:1/0"], "key"),

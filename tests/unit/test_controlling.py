@@ -415,7 +415,7 @@ def test_provider_without_control_is_refused() -> None:
 @pytest.mark.parametrize("call", [stop, hold, resume, show])
 def test_key_without_a_keyspace_is_refused(call: Callable[..., object], desk: Desk) -> None:
     """Its error names the key and what to give."""
-    with pytest.raises(ConfigurationError, match=r"key 'k': give target= \(or INCUMBENT_TARGET\)"):
+    with pytest.raises(ConfigurationError, match=r"key 'k': in which keyspace\? Give keyspace="):
         call("k")
     assert desk.store.calls == []
 

@@ -60,9 +60,14 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def environment_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the environment, with the options that name a store in place of its variables."""
+    """Return the environment, with the options that name a store in place of its variables.
+
+    A Redis or a table that is named is the store, whatever ``INCUMBENT_PROVIDER`` says.
+    """
+    implied = {"redis": arguments.redis_url, "dynamodb": arguments.table}
+    stores = [name for name, given in implied.items() if given]
     said = {
-        "INCUMBENT_PROVIDER": arguments.provider,
+        "INCUMBENT_PROVIDER": arguments.provider or (stores[0] if len(stores) == 1 else None),
         "INCUMBENT_REDIS_URL": arguments.redis_url,
         "INCUMBENT_TABLE_NAME": arguments.table,
         "INCUMBENT_KEY_PREFIX": arguments.key_prefix,
@@ -70,12 +75,20 @@ def environment_of(arguments: argparse.Namespace) -> dict[str, str]:
     return {**os.environ, **{name: value for name, value in said.items() if value}}
 
 
+def store_named_by(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment, if it or the options name a store. Raises ``ConfigurationError``."""
+    environment = environment_of(arguments)
+    if not environment.get("INCUMBENT_PROVIDER"):
+        raise ConfigurationError("no store is named: give --redis-url or --table, or set INCUMBENT_PROVIDER")
+    return environment
+
+
 def provider_of(arguments: argparse.Namespace) -> object:
     """Return the provider of the store that the options or the environment name; a test's stand-in goes before it."""
     if STAND_IN.get() is not None:
         return STAND_IN.get()
-    environment = environment_of(arguments)
-    if environment.get("INCUMBENT_PROVIDER") == "memory":
+    environment = store_named_by(arguments)
+    if environment["INCUMBENT_PROVIDER"] == "memory":
         raise ConfigurationError("the memory provider's store is in the process that uses it: name redis or dynamodb")
     return from_env(environment)
 

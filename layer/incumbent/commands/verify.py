@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
-from incumbent.commands.terminal import BAD, GOOD, USAGE, add_store, complain, environment_of, fail, positive, printer
+from incumbent.commands.terminal import BAD, GOOD, USAGE, add_store, complain, fail, positive, printer, store_named_by
 from incumbent.doctor import Check
 from incumbent.errors import ConfigurationError
 
@@ -38,12 +38,12 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.stack:
         return _verify_stack(arguments)
     if find_spec("pytest") is None:
-        return fail("verify needs pytest: pip install 'incumbent[verify]'", USAGE)
+        return fail("verify needs pytest: pip install pytest", USAGE)
     from incumbent.verify import run
     from incumbent.verify.store import store_of
 
     report = _Report(as_json=arguments.json)
-    store = store_of(environment_of(arguments))
+    store = store_of(store_named_by(arguments))
     if arguments.remove:
         report.add([run.removed(store, arguments.remove)])
         return report.code
