@@ -114,6 +114,16 @@ class Stopping(LaterConformance):
         assert self.state(provider, key) == "stopped"
         assert provider.claim(key, "C", TTL_MS, message(1)) == Duplicate(state="stopped", owner="A2")
 
+    def test_what_came_with_the_mark_can_run_next(self, provider: ControlProvider, key: str) -> None:
+        """M16: one settle stops a message and defers another, which the next grant gets without a mark."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2, interrupt=True)
+        assert ids(provider.take(key, "A", TTL_MS, have=["m1"])) == ["m2"]
+        following = self.continued(provider, key, "A", "A2", stopped=["m1"], deferred=["m2"])
+        assert [(each.id, each.attempt) for each in following.messages] == [("m2", 1)]
+        assert self.state(provider, key) == "stopped"
+        assert provider.beat(key, "A2", TTL_MS).stop is None
+
     def test_interrupting_message_marks_the_owner(self, provider: ControlProvider, key: str) -> None:
         """M16: in the step that stores it; on a free key it just runs."""
         self.claimed(provider, key, "A", 1, interrupt=True)
