@@ -90,9 +90,15 @@ def test_stack_without_an_output_is_told_what_to_do(outputs: dict[str, str], mis
         Stack("shop")
 
 
-def test_options_of_a_store_do_not_go_with_a_stack(outputs: dict[str, str]) -> None:
-    """The functions know their store."""
-    assert main(["verify", "--stack", "shop", "--table", "leases"]) == 2
+@pytest.mark.parametrize(
+    "words", [("--table", "leases"), ("--remove", "0123abcd"), ("--fail-over",), ("--matching", "beat")]
+)
+def test_options_of_a_store_do_not_go_with_a_stack(
+    outputs: dict[str, str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The functions know their store, and leave nothing that needs to be removed."""
+    assert main(["verify", "--stack", "shop", *words]) == 2
+    assert "leave out the options of a store" in capsys.readouterr().err
 
 
 class FakeStack:

@@ -16,6 +16,7 @@ import redis
 from incumbent.cli import main
 from incumbent.clock import SYSTEM_CLOCK, Clock
 from incumbent.doctor import Check
+from incumbent.errors import LeaseUnavailable
 from incumbent.testing.redis_cluster import redis_cluster, wait_until
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, valkey, why_no_dynalite
 from incumbent.values import Acquisition, Message, Routed
@@ -134,6 +135,7 @@ def test_each_line_is_an_object_for_programs(run_it: Run, lone_valkey: ValkeySer
     assert code == 0
     assert [each["name"] for each in objects] == ["plan", "conformance", "removal"]
     assert set(objects[0]) == {"name", "status", "found", "advice"}
+    assert ": at most " in objects[0]["found"]
 
 
 def test_stated_rights_suffice(run_it: Run, lone_valkey: ValkeyServer, redis_names: Callable[[], list[bytes]]) -> None:
@@ -244,6 +246,24 @@ class ForgettingStore(RedisStore):
         return _Forgetting(super().provider(prefix, clock))
 
 
+class _Throttled(_Mutant):
+    """One contender gets no answer, which breaks no rule."""
+
+    def claim(self, key: str, owner: str, ttl_ms: int, message: Any, **more: Any) -> Any:
+        """Answer the others."""
+        if owner == "owner-0":
+            raise LeaseUnavailable("throttled", key=key)
+        return self._provider.claim(key, owner, ttl_ms, message, **more)
+
+
+class ThrottledStore(RedisStore):
+    """A server that gives one contender no answer."""
+
+    def provider(self, prefix: str, clock: Clock) -> Any:
+        """Return the mutant."""
+        return _Throttled(super().provider(prefix, clock))
+
+
 class _Unsure(_Mutant):
     """R8 left out: a lost reply counts as "not renewed"."""
 
@@ -338,6 +358,18 @@ def test_store_that_breaks_a_rule_fails(
     assert [check for check in found if check.status == "failed"], found
     assert [check.status for check in run.emptied(store)] == ["ok"]
     assert redis_names() == []
+
+
+def test_missing_answer_is_not_said_to_break_a_rule(
+    lone_valkey: ValkeyServer, redis_names: Callable[[], list[bytes]]
+) -> None:
+    """The race has failed, but nothing says that two owners would run."""
+    store = ThrottledStore(environ(lone_valkey))
+    failed, *_ = run.verified(store, ["pairs"])
+    assert failed.status == "failed"
+    assert "throttled" in failed.found
+    assert "two owners" not in failed.line()
+    assert [check.status for check in run.emptied(store)] == ["ok"]
 
 
 @pytest.mark.parametrize(

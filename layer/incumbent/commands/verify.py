@@ -49,7 +49,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         return report.code
     parts = [part for part in PARTS if part in (arguments.only or PARTS)]
     prices = {"price_writes": arguments.price_writes, "price_reads": arguments.price_reads}
-    report.add(run.planned(store, parts, **prices))
+    report.add(run.planned(store, parts, matching=arguments.matching, **prices))
     if report.code == GOOD and _may_begin(yes=arguments.yes):
         fail_over = _fail_over(arguments, store)
         try:
@@ -64,7 +64,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _verify_stack(arguments: argparse.Namespace) -> int:
-    if any((arguments.provider, arguments.redis_url, arguments.table, arguments.key_prefix, arguments.only)):
+    of_store = ("provider", "redis_url", "table", "key_prefix", "only", "matching", "fail_over", "remove")
+    if any(getattr(arguments, name) for name in of_store):
         raise ConfigurationError("--stack sends messages to the stack's functions: leave out the options of a store")
     from incumbent.verify.stack import INVOCATIONS, Stack, StackTrial
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.doctor.check import Check
+from incumbent.errors import LeaseUnavailable
 from incumbent.validation import shown
 from incumbent.values import Claimed, Continued, Message, Released, Routed
 from incumbent.verify.store import Trial, VerifiedStore
@@ -20,6 +21,8 @@ PROCESSES, THREADS, KEYS = 2, 2, 12
 TTL_MS, SHORT_TTL_MS = 30_000, 1_500
 _RUN_MS = 3
 _STUCK_S = 60.0
+_STUCK = threading.BrokenBarrierError.__name__
+_BROKEN = "do not use this store until it is known why: two owners would run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,12 @@ def _raced(store: VerifiedStore) -> Check:
         provider = trial.provider()
         for key in keys:  # a message that was stored behind an owner which had gone by then
             runs += _run_until_empty(provider, key, provider.claim(key, "last", TTL_MS, None))
+    errors.sort(key=lambda each: each.startswith(_STUCK))  # the others say why
     wrong = errors + faults_of(runs, dict.fromkeys(keys, expected))
     wrong += [f"{key}: {count} contenders were granted it at first" for key, count in firsts.items() if not count]
     if wrong:
-        advice = "do not use this store until it is known why: two owners would run"
+        unanswered = any(each.startswith((_STUCK, LeaseUnavailable.__name__)) for each in errors)
+        advice = "repeat it once the store answers every call" if unanswered else _BROKEN
         return Check.failed(NAME, f"{wrong[0]}{f', and {len(wrong) - 1} more' if wrong[1:] else ''}", advice)
     contenders = PROCESSES * THREADS
     found = (
@@ -177,7 +182,7 @@ def _expired(store: VerifiedStore) -> Check:
         began = SYSTEM_CLOCK.now()
         early = other.acquire_lease("expiry", "B", SHORT_TTL_MS)
         if not first.acquired or early.acquired:
-            return Check.failed(name, "two owners were granted one key", "do not use this store until it is known why")
+            return Check.failed(name, "two owners were granted one key", _BROKEN)
         while not (taken := other.acquire_lease("expiry", "B", TTL_MS)).acquired:
             gone_ms = began.until(SYSTEM_CLOCK.now())
             if gone_ms > SHORT_TTL_MS + store.skew_ms + 10_000:

@@ -18,6 +18,7 @@ def planned(
     store: VerifiedStore,
     parts: Sequence[str],
     *,
+    matching: str = "",
     price_writes: float = costs.PRICE_WRITES,
     price_reads: float = costs.PRICE_READS,
 ) -> Iterator[Check]:
@@ -35,8 +36,9 @@ def planned(
     )
     if failover.NAME in parts and not on_table:
         words += "; failover adds a load of four senders"
+    bound = "at most" if matching else "about"  # measured with all tests and calls
     where = f"table {store.table}" if on_table else "the server"  # type: ignore[attr-defined]
-    yield Check.ok("plan", f"{', '.join(parts)}, below the prefix {store.prefix} of {where}: about {words}")
+    yield Check.ok("plan", f"{', '.join(parts)}, below the prefix {store.prefix} of {where}: {bound} {words}")
     for run, count in leftovers.items():
         found = f"run {run} has left {'something' if count is None else f'{count:,} records'} behind, or goes on"
         yield Check.warning("leftovers", found, f"if it is over: incumbent verify --remove {run}")
