@@ -1186,6 +1186,13 @@ MUTANTS = (
         (SECRETS,),
     ),
     Mutant(
+        "a password ends with an outage of the manager",
+        "providers/secrets.py",
+        "            if self._read is None:\n                raise\n",
+        "            raise\n",
+        (SECRETS,),
+    ),
+    Mutant(
         "a port without TLS is taken for a server that is away",
         "providers/redis/explanations.py",
         'or "handshake" in str(error):',

@@ -78,6 +78,32 @@ def test_rotated_password_is_found_after_five_minutes(manager: Any) -> None:
     assert password() == "new"
 
 
+def test_password_outlives_an_outage_of_the_manager(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may well accept what was read before; it is asked for again soon, and a refused one is not kept."""
+    clock, asked = FakeClock(), list[str]()
+    manager.create_secret(Name="redis", SecretString="old")
+    password = SecretPassword("redis", client=manager, clock=clock)
+    assert password() == "old"
+
+    def fail(**words: str) -> Any:
+        asked.append(words["SecretId"])
+        raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "GetSecretValue")
+
+    clock.advance(KEPT_MS)
+    with monkeypatch.context() as outage:
+        outage.setattr(manager, "get_secret_value", fail)
+        assert (password(), password()) == ("old", "old")
+        assert len(asked) == 1
+        clock.advance(REFUSED_KEPT_MS)
+        assert password() == "old"
+        assert len(asked) == 2
+        assert password.refused("old")
+        with pytest.raises(ClientError):
+            password()
+    manager.put_secret_value(SecretId="redis", SecretString="new")
+    assert password() == "new"
+
+
 def test_refused_password_is_read_again(manager: Any) -> None:
     """Not for every connection: a secret that is wrong is read every five seconds at most."""
     clock = FakeClock()

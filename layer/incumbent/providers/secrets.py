@@ -19,7 +19,8 @@ class SecretPassword:
     """A callable that returns a password from a secret, for ``RedisProvider(password=...)``.
 
     It reads the secret at the first call and again after five minutes, or when the server has refused the password
-    (then at most every five seconds), so that new connections use a rotated password.
+    (then at most every five seconds), so that new connections use a rotated password. If Secrets Manager then gives no
+    answer, it uses the one that it has, unless the server refused that, and asks again after five seconds.
     The secret's text is the password, or a JSON object that has it as ``password``, as Secrets Manager's rotation
     stores it. The function needs ``secretsmanager:GetSecretValue``.
     """
@@ -43,7 +44,7 @@ class SecretPassword:
         with self._lock:
             now = self._clock.now()
             if self._read is None or self._read[1].until(now) >= KEPT_MS:
-                self._read = self._ask(), now
+                self._read = self._ask_or_keep(now)
             return self._read[0]
 
     def refused(self, password: str) -> bool:
@@ -57,6 +58,16 @@ class SecretPassword:
                     return False
                 self._read = None
             return True
+
+    def _ask_or_keep(self, now: Moment) -> tuple[str, Moment]:
+        try:
+            return self._ask(), now
+        except ConfigurationError:
+            raise
+        except Exception:
+            if self._read is None:
+                raise
+            return self._read[0], now.plus(REFUSED_KEPT_MS - KEPT_MS)  # the server may well accept it still
 
     def _ask(self) -> str:
         if self._client is None or self._made_in not in (None, os.getpid()):
