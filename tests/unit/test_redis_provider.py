@@ -1710,6 +1710,14 @@ class TestErrors:
         with pytest.raises(LeaseUnavailable):
             list(provider.orphans(1))
 
+    def test_expired_certificate_is_not_tried_again(self) -> None:
+        """It will not become valid, and no option makes it so."""
+        error = ssl.SSLCertVerificationError(1, "certificate verify failed: certificate has expired")
+        again, advice = explanations.classify_error(error)
+        assert not again
+        assert "has expired" in advice
+        assert "renew it" in advice
+
     def test_error_that_the_caller_is_handling_is_not_taken_for_the_servers(self) -> None:
         """What a handler sends where another server's certificate is bad is tried again like any other message."""
         client: Any = redis.Redis()

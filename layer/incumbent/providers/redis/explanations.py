@@ -128,8 +128,8 @@ def _classify_tls(error: BaseException) -> tuple[bool, str] | None:
     match error:
         case ssl.SSLCertVerificationError():
             return False, (
-                "the server's certificate is not trusted here, or is for another host: for an authority of your own "
-                "add ssl_ca_certs=PATH to the URL, and name the host as the certificate does"
+                "the server's certificate is not trusted here, has expired, or is for another host: renew it, for an "
+                "authority of your own add ssl_ca_certs=PATH to the URL, and name the host as the certificate does"
             )
         case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
             return False, (
