@@ -81,7 +81,7 @@ class Invariants:
             self._lease(before, after)
             self._mail(asked, before, after, now_ms)
             self.outcomes.witness(asked, before, after, now_ms)
-            self._given(before, after, now_ms)
+            self._given(asked, before, after, now_ms)
             self._closed(asked, before, after, now_ms)
         if self.say is not None:
             self.say(f"    store: {asked}: {'nothing changes' if after is before else state_in_short(after)}")
@@ -163,7 +163,7 @@ class Invariants:
         elif not self.control.leaves(asked, before, message_id) and message_id not in asked.dropped:
             self._broken("M3", f"message {message_id} left the mailbox by a {asked.call} that does not name it")
 
-    def _given(self, before: KeyState, after: KeyState, now_ms: int) -> None:
+    def _given(self, asked: Asked, before: KeyState, after: KeyState, now_ms: int) -> None:
         """M4, M6: oldest first, each counted, and none to a ticket."""
         if after.owner is None:
             return
@@ -180,7 +180,7 @@ class Invariants:
                     self._broken(
                         "M6", f"{message.id} is out of attempts, or pauses, and is given: {state_in_short(after)}"
                     )
-                self._ended(before, message.id, now_ms)
+                self._ended(asked, before, message.id, now_ms)
                 if passed or (paused and after.block):
                     self._broken("M4", f"{message.id} goes ahead of older messages: {state_in_short(after)}")
             elif message.attempts < counts.get(message.id, (0, 0))[0] and counts[message.id][1] != before.fence:
@@ -193,10 +193,13 @@ class Invariants:
                 not is_given and message.due_ms > now_ms and message.attempts > 0
             )  # M14: blocks nothing
 
-    def _ended(self, before: KeyState, message_id: str, now_ms: int) -> None:
-        """M6: what died with its run is given again after a pause; the giver's clock may be ahead by the skew."""
+    def _ended(self, asked: Asked, before: KeyState, message_id: str, now_ms: int) -> None:
+        """M6: what died with its run is given again after a pause; the giver's clock may be ahead by the skew.
+
+        What its run has deferred has not died.
+        """
         for message in before.mail:
-            if message.id == message_id and message.delivered_fence:
+            if message.id == message_id and message.delivered_fence and message_id not in asked.deferred:
                 due_ms = min(now_ms, before.expires_ms) + self.policy.pause_ms(message.attempts)
                 if now_ms + (self.skew_ms or 0) < due_ms:
                     self._broken("M6", f"{message_id} has died with its run, and is given again without a pause")

@@ -32,6 +32,7 @@ class Asked:
     handled: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    deferred: tuple[str, ...] = ()
     cancelled: str | None = None
     sought: str = ""
     note: Any = None

@@ -175,6 +175,7 @@ class WatchedProvider:
             handled=tuple(handled),
             dropped=tuple(failure.id for failure in dropped),
             stopped=tuple(stopped),
+            deferred=tuple(deferred),
         )
         return self._pass_on(
             asked,
