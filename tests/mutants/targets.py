@@ -17,6 +17,7 @@ LEFT_OUT = (
     "cli.py",
     "commands/*",
     "doctor/*",
+    "verify/*",
     "contract.py",
     "errors.py",
     "*/secrets.py",

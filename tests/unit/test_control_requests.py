@@ -21,6 +21,7 @@ from incumbent.control_requests import Object, answer, ask, carry_out
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing import stand_in
 from incumbent.testing.clock import FakeClock
+from incumbent.values import FOREVER_MS
 from tests.unit.stage import ARN, Meddled, RecordingWaker, raising
 
 TTL_MS = 30_000
@@ -302,3 +303,11 @@ def test_clock_of_an_operator_does_not_end_a_hold(console: Console) -> None:
     console.clock.advance(61_000)
     shown = control_requests._object(held)  # noqa: SLF001 - as a store tells whose clock is behind
     assert (shown["held"], shown["held_reason"]) == (True, "why")
+
+
+@pytest.mark.parametrize("for_ms", [None, 90_000])
+def test_key_is_held_for_as_long_as_the_request_says(console: Console, for_ms: int | None) -> None:
+    """M15: and without a limit if it says nothing."""
+    console.ask("hold", key="orders/a", for_ms=for_ms)
+    held_until_ms = console.store.show("orders/a").held_until_ms
+    assert held_until_ms == (FOREVER_MS if for_ms is None else WALL_MS + for_ms)

@@ -672,6 +672,17 @@ def test_disabled_function_that_is_woken_says_that_its_messages_wait(
     assert "'shop/a' wait until it is unset" in caplog.text
 
 
+def test_facts_of_a_woken_run_name_its_invocation(shop: Shop) -> None:
+    """By the id under which its log lines are found."""
+    shop.occupy()
+    shop.handler()({"k": "a"}, shop.context())
+    shop.clock.advance(60_000)
+    shop.facts.told.clear()
+    shop.handler()(Wake(key="shop/a", ticket=None, target=None).to_event(), shop.context(request_id="request-9"))
+    assert shop.seen == [{"k": "a"}]
+    assert {fact.request_id for fact in shop.facts.told} == {"request-9"}
+
+
 @pytest.mark.parametrize("value", ["", " ", "0", "false", "False", "no", " off"])
 def test_disabled_may_be_said_to_be_off(shop: Shop, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """A template with a parameter sets it either way."""

@@ -6,7 +6,7 @@ import pytest
 
 from incumbent.errors import LeaseUnavailable, StoredFormatUnknown
 from incumbent.providers.dynamodb import item, names, steps
-from incumbent.values import FOREVER_MS, Continued, Debounce, Idle, Message, Policy, Released, Routed
+from incumbent.values import FOREVER_MS, Continued, Debounce, Failure, Idle, Message, Policy, Released, Routed
 from tests.unit.test_dynamodb_provider import (
     GET,
     NOW_MS,
@@ -362,3 +362,27 @@ def test_large_body_of_a_message_for_later_is_kept_from_when_it_is_due(moto: Ben
     for each in items:
         expires_s = int(moto.item(sk=each)["expires_on"]["N"])
         assert expires_s >= (NOW_MS + after_ms) // 1_000 + 14 * 86_400
+
+
+def test_settle_that_goes_on_carries_a_stop_that_came_before_its_write(bench: Bench) -> None:
+    """M16: every answer to the owner carries the mark, and the successor does not inherit it."""
+    claim(bench.a, "A", 1)
+    claim(bench.b, "B", 2)
+    bench.a.faults = [None, lambda _: bench.b.provider.stop("k", reason="why")]
+    answer = settle(bench.a, "A", 1, next_owner="A2")
+    assert (answer.owner, answer.stop) == ("A2", "why")
+    assert bench.b.provider.watch("k", "A2") is None
+
+
+def test_list_of_dead_letters_ends_at_its_limit_within_a_key(bench: Bench) -> None:
+    """M6: a key with more letters than are left to list does not bring those of the next one."""
+    once = Policy(max_attempts=1)
+    for key in ("k1", "k2", "k3"):
+        for name in ("a", "b"):
+            granted = bench.a.provider.claim(key, f"o-{name}", TTL_MS, Message(id=name, event={}), policy=once)
+            failed = [Failure(id=name, error="no")]
+            bench.a.provider.settle(
+                key, f"o-{name}", ttl_ms=TTL_MS, failed=failed, policy=once, fence=getattr(granted, "fence", None)
+            )
+    for limit in range(7):
+        assert len(list(bench.b.provider.dead_letters(None, limit))) == limit

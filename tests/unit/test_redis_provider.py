@@ -2091,6 +2091,15 @@ class TestSettings:
         )
         RedisProvider(client=client)
 
+    def test_timeout_of_no_handshake_says_nothing_of_tls(self) -> None:
+        """A server that is only slow does not make anybody change the URL."""
+        again, advice = explanations.classify_error(redis.TimeoutError("Timeout reading from socket"))
+        assert again
+        assert "did not answer in TLS" not in advice
+        assert "did not answer in TLS" not in explanations.classify_error(TimeoutError("timed out"))[1]
+        handshake = TimeoutError("_ssl.c:989: The handshake operation timed out")
+        assert "did not answer in TLS" in explanations.classify_error(handshake)[1]
+
     def test_client_of_valkey_is_read_as_one_of_redis(self) -> None:
         """Its waits are compared with the ttl, and where it repeats commands that is known (R9)."""
         slow = RedisProvider(client=valkey.Valkey(socket_timeout=None))

@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from incumbent import ConfigurationError, IncumbentError, LambdaWaker, SqsWaker, StoredFormatUnknown, Wake
 from incumbent.testing import stand_in
 from incumbent.testing.clock import FakeClock
-from incumbent.wakers import SplittingWaker, can_delay, waker_from_env
+from incumbent.wakers import SplittingWaker, can_delay, check_waker, waker_from_env
 from tests.unit.stage import ARN, RecordingWaker
 
 EVENTS = Path(__file__).parents[2] / "events"
@@ -375,3 +375,20 @@ def test_wakes_at_once_and_later_ones_go_by_a_waker_each() -> None:
     delayed = Wake(key="orders/k", ticket=None, target=ARN, after_ms=1)
     waker(delayed)
     assert (at_once.wakes, later.wakes) == ([WAKE], [delayed])
+
+
+async def wake_later(_: Wake) -> None:
+    """A coroutine function, whose call sends nothing."""
+
+
+@pytest.mark.parametrize("waker", ["other", RecordingWaker, wake_later, 5], ids=["name", "class", "async", "number"])
+def test_value_that_sends_no_wake_is_not_a_waker(waker: object) -> None:
+    """Before the first event."""
+    with pytest.raises(ConfigurationError, match="give a callable that is not async, 'auto' or None"):
+        check_waker(waker)
+
+
+@pytest.mark.parametrize("waker", [None, "auto", RecordingWaker(), lambda _: None])
+def test_value_that_sends_wakes_is_a_waker(waker: object) -> None:
+    """None sends none, as asked."""
+    check_waker(waker)
