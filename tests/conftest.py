@@ -1,6 +1,7 @@
 """What every test finds: an environment that reaches no account, and the stores, each started at its first use."""
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -18,9 +19,14 @@ from tests.budgets import SOAKING
 pytest.register_assert_rewrite("incumbent.testing.conformance")
 
 
+def why_no_chromium() -> str | None:
+    """Why no page can be shown here, for people to read; None when it can."""
+    return None if shutil.which("chromium") else "it is not on PATH: Debian's package `chromium` puts it there"
+
+
 def pytest_configure() -> None:
     """Refuse to run without a server where it was said that it must be there."""
-    for name, reason in (("dynalite", why_no_dynalite()), ("Redis", why_no_redis())):
+    for name, reason in (("dynalite", why_no_dynalite()), ("Redis", why_no_redis()), ("Chromium", why_no_chromium())):
         variable = f"INCUMBENT_REQUIRE_{name.upper()}"
         if reason is not None and os.environ.get(variable) == "1":
             raise pytest.UsageError(f"{variable} is 1, but {name} cannot be started: {reason}")
@@ -31,6 +37,7 @@ def pytest_report_header() -> list[str]:
     servers = {
         "dynalite, the second implementation of DynamoDB": why_no_dynalite(),
         "Redis, beside Valkey, and TLS": why_no_redis(),
+        "Chromium, which shows the page of a replay": why_no_chromium(),
     }
     return [f"left out: {name}: {reason}" for name, reason in servers.items() if reason is not None]
 
