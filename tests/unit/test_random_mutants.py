@@ -1,10 +1,12 @@
 """The random faults are those that a test should notice, and the same ones for the same seed."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import drawn
+from tests.mutants.__main__ import drawn, first_failure, killer
 from tests.mutants.changes import Change, changes, differs
 from tests.mutants.survivors import SURVIVORS
 from tests.mutants.targets import PACKAGE, ROOT, targets
@@ -114,3 +116,35 @@ def test_known_survivors_are_still_there() -> None:
     """One whose line has gone excuses nothing any more."""
     lines = [line for target in targets() for line in (PACKAGE / target.file).read_text(encoding="utf-8").splitlines()]
     assert [known for known in SURVIVORS if not any(known.line in line for line in lines)] == []
+
+
+def test_test_that_fails_for_another_reason_kills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fails without the fault too, and one that fails now and then: the rest of the stage still runs."""
+    runs: list[tuple[str, ...]] = []
+    answers = {
+        ("tests",): "a::red",
+        ("tests", "--deselect", "a::red"): "a::unsteady",
+        ("tests", "--deselect", "a::red", "--deselect", "a::unsteady"): "a::right",
+    }
+
+    def first_failure(tests: Sequence[str], layer: Path) -> str | None:
+        runs.append(tuple(tests))
+        if len(tests) > 1 or tests[0] == "tests":
+            return answers[tuple(tests)]
+        return tests[0] if tests[0] == "a::red" or (tests[0] == "a::right" and layer != PACKAGE.parent) else None
+
+    monkeypatch.setattr("tests.mutants.__main__.first_failure", first_failure)
+    (fault,) = drawn(5, 1)
+    assert killer(replace(fault, stages=(("tests",),))) == "a::right"
+    assert len(runs) == 8
+
+
+def test_name_of_a_failed_test_may_hold_blanks(tmp_path: Path) -> None:
+    """Parameters do."""
+    failing = tmp_path / "test_it.py"
+    failing.write_text(
+        "import pytest\n@pytest.mark.parametrize('a', ['b c'])\ndef test_it(a): assert a == 'no'\n", encoding="utf-8"
+    )
+    failed = first_failure([str(failing), "--rootdir", str(tmp_path)], PACKAGE.parent)
+    assert failed is not None
+    assert failed.endswith("test_it.py::test_it[b c]")
