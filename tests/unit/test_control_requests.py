@@ -311,3 +311,25 @@ def test_key_is_held_for_as_long_as_the_request_says(console: Console, for_ms: i
     console.ask("hold", key="orders/a", for_ms=for_ms)
     held_until_ms = console.store.show("orders/a").held_until_ms
     assert held_until_ms == (FOREVER_MS if for_ms is None else WALL_MS + for_ms)
+
+
+def test_each_request_that_changes_a_key_is_reported(
+    console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all that it said, and what became of it."""
+    monkeypatch.setenv("INCUMBENT_TRACE", "1")
+    fence = console.begin("orders/a").fence
+    console.arrive("orders/a", "m2")
+    console.ask("stop", key="orders/a", reason="hangs")
+    console.ask("hold", key="orders/a", for_ms=90_000, reason="incident 12")
+    console.ask("cancel", key="orders/a", id="m2")
+    console.ask("resume", key="orders/a")
+    lines = capsys.readouterr().err.splitlines()
+    every = [json.loads(line.removeprefix("INCUMBENT ")) for line in lines if line.startswith("INCUMBENT ")]
+    common = {"key": "orders/a", "keyspace": "orders", "t_ms": WALL_MS}
+    assert every == [
+        {"fact": "stop_sent", **common, "fence": fence, "outcome": "marked", "error": "hangs"},
+        {"fact": "held", **common, "ms": 90_000, "error": "incident 12"},
+        {"fact": "cancelled", **common, "message_id": "m2", "outcome": "cancelled"},
+        {"fact": "resumed", **common, "outcome": "held"},
+    ]
