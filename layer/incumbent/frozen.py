@@ -1,5 +1,8 @@
 """Dataclasses with slots, as those of the standard library, that are quicker to make, to fill and to copy.
 
+A frozen value is filled while it is of a twin class, which has the same slots and is not frozen: a slot of it is set
+five times as fast, since no ``__setattr__`` has to be passed by.
+
 ``dataclasses`` compiles six functions for each class and imports ``inspect``, which took half of the time of
 ``import incumbent``. Here two are compiled, each at its first use. The standard library takes these classes for its
 own: ``dataclasses.replace``, ``fields``, ``asdict`` and ``is_dataclass`` work on them.
@@ -17,6 +20,7 @@ __all__ = ["dataclass", "field", "replace"]
 C = TypeVar("C")
 
 _ABSENT: Any = object()
+_CLASS: Any = object.__dict__["__class__"]
 _LOOKED_FOR = ("__dataclass_fields__", "__dataclass_params__", "__signature__")
 
 
@@ -77,8 +81,8 @@ def _made(cls: type[Any], *, frozen: bool, kw_only: bool) -> type[Any]:
 
 
 def _compiled(made: type[Any], name: str, parameters: list[str], lines: list[str], **scope: Any) -> Any:
-    """Compile one function of a class, which sets one slot after the other. Names that end in ``__`` are no fields'."""
-    scope.update({f"set__{each}": getattr(made, each).__set__ for each in made.__frozen_fields__})
+    """Compile one function of a class. Names that end in ``__`` are no fields'."""
+    scope.update(open__=_open(made), new__=object.__new__, set_class__=_CLASS.__set__, absent__=_ABSENT)
     text = "\n ".join([f"def {name}({', '.join(parameters)}):", *lines])
     exec(text, scope)  # noqa: S102 - made of the names of our own classes' fields
     return scope[name]
@@ -86,16 +90,18 @@ def _compiled(made: type[Any], name: str, parameters: list[str], lines: list[str
 
 def _first_init(self: Any, /, *args: Any, **given: Any) -> None:
     """Compile ``__init__`` for the first value of a class, and fill the value."""
-    made = type(self)
-    scope, parameters, lines = dict[str, Any](absent__=_ABSENT), [], []
+    made = _made_of(self)
+    scope, parameters, lines = dict[str, Any](), [], []
     for name, each in made.__frozen_fields__.items():
         scope[f"given__{name}"] = each.default if each.factory is None else each.factory
         if each.factory is not None:
             parameters.append(f"{name}=absent__")
-            lines.append(f"set__{name}(self, given__{name}() if {name} is absent__ else {name})")
+            lines.append(f"self.{name} = given__{name}() if {name} is absent__ else {name}")
         else:
             parameters.append(name if each.default is _ABSENT else f"{name}=given__{name}")
-            lines.append(f"set__{name}(self, {name})")
+            lines.append(f"self.{name} = {name}")
+    if _is_frozen(made) and lines:
+        lines = ["class__ = self.__class__", "set_class__(self, open__)", *lines, "self.__class__ = class__"]
     star = ["*"] if made.__match_args__ == () and parameters else []
     check = ["self.__post_init__()"] if hasattr(made, "__post_init__") else []
     made.__init__ = _compiled(made, "__init__", ["self", *star, *parameters], [*lines, *check, "return"], **scope)
@@ -104,19 +110,39 @@ def _first_init(self: Any, /, *args: Any, **given: Any) -> None:
 
 def _first_replace(self: Any, /, **changes: Any) -> Any:
     """Compile ``__replace__`` for the first copy of a class, and copy the value."""
-    made = type(self)
+    made = _made_of(self)
     names = list(made.__frozen_fields__)
-    lines = [f"set__{name}(copy__, self.{name} if {name} is absent__ else {name})" for name in names]
+    lines = [f"copy__.{name} = self.{name} if {name} is absent__ else {name}" for name in names]
+    close = ["copy__.__class__ = self.__class__"]
     check = ["copy__.__post_init__()"] if hasattr(made, "__post_init__") else []
     made.__replace__ = _compiled(
         made,
         "__replace__",
         ["self", "/", *(f"{name}=absent__" for name in names)],
-        ["copy__ = new__(self.__class__)", *lines, *check, "return copy__"],
-        new__=object.__new__,
-        absent__=_ABSENT,
+        ["copy__ = new__(open__)", *lines, *close, *check, "return copy__"],
     )
     return made.__replace__(self, **changes)
+
+
+def _made_of(self: Any) -> Any:
+    """Return the class that was made here: a value's own, or the base of a subclass without fields."""
+    return next(each for each in type(self).__mro__ if "__frozen_fields__" in each.__dict__)
+
+
+def _is_frozen(made: type[Any]) -> bool:
+    return made.__setattr__ is _refuse
+
+
+def _open(made: type[Any]) -> type[Any]:
+    """Return the twin of a frozen class, whose values can be changed; else the class."""
+    if not _is_frozen(made):
+        return made
+    if "__open__" not in made.__dict__:
+        content = {name: value for name, value in made.__dict__.items() if name in ("__slots__", "__orig_bases__")}
+        kind: Any = type(made)
+        made.__open__ = kind(made.__name__, made.__bases__, {**content, "__setattr__": object.__setattr__})
+    twin: type[Any] = made.__open__
+    return twin
 
 
 def _annotations(made: type[Any]) -> dict[str, Any]:

@@ -4,11 +4,13 @@ import copy
 import dataclasses
 import inspect
 import pickle
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
 from incumbent.frozen import dataclass, field, replace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,19 @@ class Letter(Parcel):
     """A value with a required field behind its base's defaults."""
 
     stamp: str
+
+
+class Note(Letter):
+    """A subclass without fields of its own."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box(Generic[T]):
+    """A value of any type."""
+
+    content: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,18 @@ def test_a_copy_keeps_the_class() -> None:
     """A copy of a subclass is one of it, whichever was copied first."""
     assert type(replace(Parcel(name="a"), weight=2)) is Parcel
     assert type(replace(Letter(name="a", stamp="s"), weight=2)) is Letter
+    assert type(replace(Box(content=1), content=2)) is Box
+    note = replace(Note(name="a", stamp="s"), weight=2)
+    assert (type(note), note.weight, note.stamp) == (Note, 2, "s")
+
+
+def test_a_value_is_frozen_as_soon_as_it_is_made() -> None:
+    """Also a copy, and a value of a subclass or of a generic class; none of them has a dictionary."""
+    for made in (Parcel(name="a"), replace(Parcel(name="a"), weight=2), Note(name="a", stamp="s"), Box(content=1)):
+        assert not hasattr(made, "__dict__")
+        changed: Any = made
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            changed.name = "b"
 
 
 def test_fields_may_have_any_name() -> None:
