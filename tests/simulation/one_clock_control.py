@@ -5,7 +5,7 @@ from typing import Any
 
 from incumbent import rules
 from incumbent.contract import DEFAULT_POLICY
-from incumbent.providers.shared import check_hold, check_reason, is_active, key_status, status_of
+from incumbent.providers.shared import check_reason, held_until, is_active, key_status, status_of
 from incumbent.rules import KeyState
 from incumbent.values import KeyStatus, Policy, Status
 from tests.simulation.one_clock import OneClockProvider
@@ -34,7 +34,7 @@ class ControlledProvider(OneClockProvider):
         """M15."""
         why = check_reason(key, reason)
         self._run(
-            None, lambda state, now_ms, _: (self._rules.hold(state, now_ms, check_hold(key, for_ms, now_ms), why), True)
+            None, lambda state, now_ms, _: (self._rules.hold(state, now_ms, held_until(for_ms, now_ms), why), True)
         )
 
     def resume(self, key: str) -> bool:

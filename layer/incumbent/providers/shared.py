@@ -109,11 +109,15 @@ def check_reason(key: str, reason: str | None) -> str:
     return "" if reason is None else check_text("the reason", reason, MAX_REASON_BYTES, key)
 
 
-def check_hold(key: str, for_ms: int | None, now_ms: int) -> int:
-    """Return until when a hold lasts: ``for_ms`` from now, or without an end. Raises ``ConfigurationError``."""
-    if for_ms is None:
-        return FOREVER_MS
-    return now_ms + check_ms("for_ms", for_ms, 1, MAX_HOLD_MS, key)
+def check_hold(key: str, for_ms: int | None) -> None:
+    """Raise ``ConfigurationError`` unless a key can be held for so long; ``None`` is for ever."""
+    if for_ms is not None:
+        check_ms("for_ms", for_ms, 1, MAX_HOLD_MS, key)
+
+
+def held_until(for_ms: int | None, now_ms: int) -> int:
+    """Return when a hold that begins now ends."""
+    return FOREVER_MS if for_ms is None else now_ms + for_ms
 
 
 def kept_results(

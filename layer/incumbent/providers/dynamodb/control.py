@@ -20,6 +20,7 @@ from incumbent.providers.dynamodb.table import Answer, TableCall
 from incumbent.providers.shared import (
     check_hold,
     check_reason,
+    held_until,
     hold_in_doubt,
     is_active,
     key_status,
@@ -58,7 +59,7 @@ class Controls:
     def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
         """Grant the key to no caller for a while (M15)."""
         why = check_reason(check_key(key), reason)
-        check_hold(key, for_ms, 0)
+        check_hold(key, for_ms)
         _hold(self._steps, self._steps.call("hold", key), for_ms, why)
 
     def resume(self, key: str) -> bool:
@@ -120,7 +121,7 @@ def _watch(steps: Steps, call: TableCall, owner: str, fence: int | None) -> str 
 def _hold(steps: Steps, call: TableCall, for_ms: int | None, reason: str) -> None:
     """Grant the key to no caller for a while (M15). A repetition does not hold what others have resumed since (R8)."""
     shown: Answer[bool] = steps.table.read(call)
-    before, until_ms = text(shown.record.item, "resumed"), check_hold(call.key, for_ms, shown.now_ms)
+    before, until_ms = text(shown.record.item, "resumed"), held_until(for_ms, shown.now_ms)
     for turn in count():
         shown = steps.shown_again(call, shown, turn)
         record = shown.record

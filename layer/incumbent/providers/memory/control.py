@@ -9,6 +9,7 @@ from incumbent.providers.memory.steps import MemorySteps, key_status_of
 from incumbent.providers.shared import (
     check_hold,
     check_reason,
+    held_until,
     is_active,
     status_of,
 )
@@ -49,8 +50,8 @@ class MemoryControls(MemorySteps):
     def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
         """Grant the key to no caller for a while (M15)."""
         why = check_reason(check_key(key), reason)
-        check_hold(key, for_ms, 0)
-        self._step(key, lambda state, now: (rules.hold(state, now, check_hold(key, for_ms, now), why), None))
+        check_hold(key, for_ms)
+        self._step(key, lambda state, now: (rules.hold(state, now, held_until(for_ms, now), why), None))
 
     def resume(self, key: str) -> bool:
         """End a hold (M15)."""

@@ -49,7 +49,7 @@ class Controls(Requests):
     def hold(self, key: str, *, for_ms: int | None = None, reason: str | None = None) -> None:
         """Grant the key to no caller for a while (M15)."""
         why = check_reason(check_key(key), reason)
-        check_hold(key, for_ms, 0)
+        check_hold(key, for_ms)
         told = (b"" if for_ms is None else for_ms, why, secrets.token_hex(8), repeated)
         if self._run("hold", key, *told, call="hold").word == b"unknown":
             raise hold_in_doubt(key)
