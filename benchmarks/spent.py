@@ -18,7 +18,7 @@ from benchmarks.tables import Column, Spread, Table, number
 from benchmarks.write_units import WINDOW
 from incumbent import Claimed, Message, Released
 from incumbent.calls import Call
-from incumbent.clock import SYSTEM_CLOCK
+from incumbent.clock import SYSTEM_CLOCK, Moment
 from incumbent.event_reader import EventReader
 from incumbent.options import CheckedOptions, Options, make_settings
 from incumbent.pacemaker import Heart, Pacemaker
@@ -83,7 +83,7 @@ class _AtOnce(MemoryProvider):
 class _Still(Pacemaker):
     """A pacemaker that lets nothing beat."""
 
-    def add(self, heart: Heart, in_ms: int) -> None:
+    def add(self, heart: Heart, in_ms: int, now: Moment | None = None) -> None:
         """Do nothing."""
 
     def remove(self, heart: Heart) -> None:

@@ -17,11 +17,12 @@ class Moment(NamedTuple):
 
     def plus(self, ms: int) -> "Moment":
         """Return the moment ``ms`` later on both clocks."""
-        return Moment(self.mono_ms + ms, self.wall_ms + ms)
+        return tuple.__new__(Moment, (self.mono_ms + ms, self.wall_ms + ms))
 
     def until(self, later: "Moment") -> int:
         """Return the milliseconds to ``later``, on the clock that has fewer; negative when it has passed."""
-        return min(later.mono_ms - self.mono_ms, later.wall_ms - self.wall_ms)
+        mono_ms, wall_ms = later.mono_ms - self.mono_ms, later.wall_ms - self.wall_ms
+        return min(wall_ms, mono_ms)
 
 
 class Clock(Protocol):
@@ -48,7 +49,7 @@ class SystemClock:
     def now(self) -> Moment:
         """Read both clocks."""
         skipped_ms = self.skipped_ms
-        # A run asks some 14 times, and Moment(...) takes twice as long.
+        # Each run asks, and Moment(...) takes twice as long.
         return tuple.__new__(
             Moment, (time.monotonic_ns() // 1_000_000 + skipped_ms, time.time_ns() // 1_000_000 + skipped_ms)
         )

@@ -18,6 +18,8 @@ from incumbent.wakers import Wake, send_wake
 class Ending:
     """Ends the tenures of one invocation. Each method returns the next tenure, if it is this invocation's."""
 
+    __slots__ = ("_progress",)
+
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
@@ -53,7 +55,10 @@ class Ending:
         if not another and own.is_open and not own.is_among(deferred):
             deferred = [*deferred, own.id or ""]  # never reached: promised in the same step, so it may be answered (M3)
         ticket = new_ticket() if not another and not hold_ms and progress.can_wake() else None
-        kept = [failure for failure in failed if failure.id != own.id or own.stays_after_failure]
+        kept, dropped = failed, list[Failure]()
+        if failed and not own.stays_after_failure:
+            kept = [failure for failure in failed if failure.id != own.id]
+            dropped = [failure for failure in failed if failure.id == own.id]
         try:
             answer = mailbox.settle(
                 call.full_key,
@@ -61,7 +66,7 @@ class Ending:
                 ttl_ms=settings.ttl_ms,
                 handled=handled,
                 failed=kept,
-                dropped=[failure for failure in failed if failure not in kept],
+                dropped=dropped,
                 deferred=deferred,
                 next_owner=call.new_owner() if another else None,
                 ticket=ticket,
@@ -76,7 +81,8 @@ class Ending:
                 report_lost(tenure, progress, loss)
             raise
         own.note_settled(deferred)
-        progress.report.dead(answer.dead_lettered)
+        if answer.dead_lettered:
+            progress.report.dead(answer.dead_lettered)
         if kept or hold_ms:
             pausing = {each.id for each in kept} - {message.id for message in answer.dead_lettered}
             ask_for_retries(progress, answer, [(pauses_ms or {}).get(each, 0) for each in pausing], hold_ms)
@@ -159,6 +165,8 @@ class Ending:
         return Tenure.of(answer, progress.own) if isinstance(answer, Claimed) else None
 
     def _report_released(self, tenure: Tenure, *, remaining: int) -> None:
+        if "released" not in self._progress.report.heard:
+            return
         self._progress.report.tell(
             "released",
             owner=tenure.owner,

@@ -52,7 +52,7 @@ def _when_quiet(tenure: Tenure, progress: Progress, debounce: Debounce) -> Tenur
     clock = progress.clock
     began = clock.now()
     until = _latest(began, progress, debounce.max_ms)
-    holding = Holding(tenure, progress, runs=False)
+    holding = Holding(tenure, progress, began, runs=False)
     heartbeat = holding.heartbeat
     first_ms = max(message.stored_at_ms for message in tenure.messages)
     wait_ms = debounce.quiet_ms

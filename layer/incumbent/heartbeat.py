@@ -15,7 +15,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
@@ -35,43 +35,80 @@ class Renewal(NamedTuple):
     stop: str | None = None
 
 
+class Renewed(Protocol):
+    """A tenure that a heartbeat renews, and that it tells what it notices."""
+
+    def before_each(self) -> None:
+        """Prepare for a renewal, in the pacemaker's thread."""
+        ...
+
+    def renew(self, give_up_at: Moment, /) -> Renewal:
+        """Send one renewal. Begin no try whose answer could come after ``give_up_at``, the end of the lease.
+
+        Raises ``LeaseLost`` when it is refused, and any other error when the outcome is unknown.
+        """
+        ...
+
+    def make_lost(self, why: str, /) -> LeaseLost:
+        """Make the error of a lease that is lost."""
+        ...
+
+    def on_lost(self, loss: LeaseLost, /) -> None:
+        """Take note of the loss: called once, by the thread that notices, the pacemaker's or the run's."""
+        ...
+
+    def on_asked(self, reason: str, /) -> None:
+        """Take note of the reason of a stop (M16): called once, by the thread that notices."""
+        ...
+
+    def on_error(self, error: Exception, /) -> None:
+        """Take note of a renewal without an answer."""
+        ...
+
+
 class Heartbeat:
     """Renews one tenure until it is stopped, lost, or the invocation is over (M13: never past the end).
 
-    ``renew`` sends one renewal and begins no try whose answer could come after the moment that it is given, the end of
-    the lease; it raises ``LeaseLost`` when it is refused and any other error when the outcome is unknown. ``on_lost``
-    is called once, with the reason, by the thread that notices: this one, or the run's. So is ``on_asked``, with the
-    reason of a stop (M16). After ``run_ends`` nothing is renewed either, but the loss that follows is noticed (M20).
-    Each renewal runs in a copy of the run's context variables. ``before_each`` is called before it.
+    After ``run_ends`` nothing is renewed either, but the loss that follows is noticed (M20). Each renewal runs in a
+    copy of the run's context variables.
     """
+
+    __slots__ = (
+        "_clock",
+        "_context",
+        "_ends",
+        "_every_ms",
+        "_held_until",
+        "_is_stopped",
+        "_lock",
+        "_loss",
+        "_of",
+        "_pacemaker",
+        "_process",
+        "_run_ends",
+        "asked",
+        "waiting",
+    )
 
     def __init__(
         self,
-        renew: Callable[[Moment], Renewal],
+        of: Renewed,
         *,
         held_until: Moment,
         every_ms: int,
         invocation_ends: Moment | None,
         run_ends: Moment | None = None,
         clock: Clock,
-        on_lost: Callable[[LeaseLost], None],
-        on_error: Callable[[Exception], None],
-        on_asked: Callable[[str], None] = lambda _: None,
-        lost: Callable[[str], LeaseLost],
-        before_each: Callable[[], None] = lambda: None,
         pacemaker: Pacemaker | None = None,
+        asked: str | None = None,
     ) -> None:
-        self._renew = renew
+        """Begin without a beat. ``asked`` is the mark of the tenure, if it was seen before."""
+        self._of = of
         self._held_until = held_until
         self._every_ms = every_ms
         self._ends = invocation_ends
         self._run_ends = run_ends
         self._clock = clock
-        self._on_lost = on_lost
-        self._on_error = on_error
-        self._on_asked = on_asked
-        self._make_lost = lost
-        self._before_each = before_each
         self._pacemaker = pacemaker_of(clock) if pacemaker is None else pacemaker
         self._loss: LeaseLost | None = None
         self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
@@ -79,19 +116,20 @@ class Heartbeat:
         self._is_stopped = False
         self._process = os.getpid()
         self.waiting: int | None = None
-        self.asked: str | None = None
+        self.asked = asked
         """The mark of the tenure, once it was seen (M16: stop)."""
 
-    def start(self) -> bool:
+    def start(self, now: Moment | None = None) -> bool:
         """Begin, unless the invocation ends before the first renewal is due. Return whether it began.
 
-        Raises what a thread that cannot be started raises.
+        ``now`` is the present, if the caller has just looked. Raises what a thread that cannot be started raises.
         """
-        due_ms = self._due_ms()
-        if self._ends is not None and self._clock.now().until(self._ends) <= due_ms:
+        now = self._clock.now() if now is None else now
+        due_ms = self._due_ms(now)
+        if self._ends is not None and now.until(self._ends) <= due_ms:
             return False
         self._context = contextvars.copy_context()
-        self._pacemaker.add(self, _jitter(due_ms))
+        self._pacemaker.add(self, _jitter(due_ms), now)
         return True
 
     def stop(self) -> None:
@@ -108,7 +146,7 @@ class Heartbeat:
     @property
     def is_known_held(self) -> bool:
         """Whether the deadline that this process knows is still in the future."""
-        return self._left_ms() > 0
+        return self._clock.now().until(self._held_until) > 0
 
     @property
     def held_until(self) -> Moment:
@@ -118,9 +156,19 @@ class Heartbeat:
     @property
     def loss(self) -> LeaseLost | None:
         """Why the lease is lost, noticed here at the latest; ``None`` while it is held, or in a forked copy."""
-        if self._loss is None and not self.is_known_held and not self.is_copy:
-            self.lose(self._make_lost("its deadline has passed without a renewal"))
+        return self._loss if self._loss is not None else self.loss_at(self._clock.now())
+
+    def loss_at(self, now: Moment) -> LeaseLost | None:
+        """Return the loss as of a moment, at which the caller has looked at the clock."""
+        if self._loss is None and now.until(self._held_until) <= 0 and not self.is_copy:
+            self.lose(self._of.make_lost("its deadline has passed without a renewal"))
         return self._loss
+
+    def check(self, now: Moment) -> None:
+        """Raise ``LeaseLost`` if the lease is over at a moment."""
+        loss = self.loss_at(now)
+        if loss is not None:
+            raise loss
 
     @property
     def is_over(self) -> bool:
@@ -135,7 +183,7 @@ class Heartbeat:
             if self.asked is not None:
                 return
             self.asked = mark
-        self._on_asked(mark)
+        self._of.on_asked(mark)
 
     def lose(self, loss: LeaseLost) -> None:
         """Note that the lease is over. The first reason counts, and ``on_lost`` is called once."""
@@ -143,7 +191,7 @@ class Heartbeat:
             if self._loss is not None:
                 return
             self._loss = loss
-        self._on_lost(loss)
+        self._of.on_lost(loss)
 
     def renew(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Renew now, from the run itself. Sends nothing once the invocation is over (M13: never past the end).
@@ -180,11 +228,11 @@ class Heartbeat:
                     self._held_until = held_until
                 self.waiting = waiting
         if late:
-            self.lose(self._make_lost("a renewal was answered after its deadline"))
+            self.lose(self._of.make_lost("a renewal was answered after its deadline"))
         self.note_stop(stop)
 
     def _renew_once(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        renewal = self._renew(self._held_until)  # a try that takes longer would hide the loss
+        renewal = self._of.renew(self._held_until)  # a try that takes longer would hide the loss
         if not is_over():
             self.extend(renewal.deadline, waiting=renewal.waiting, stop=renewal.stop)
 
@@ -198,35 +246,33 @@ class Heartbeat:
 
     def die(self, cause: BaseException) -> None:
         """Note that no renewal comes any more, since the thread died."""
-        loss = self._make_lost("its heartbeat died")
+        loss = self._of.make_lost("its heartbeat died")
         loss.__cause__ = cause
         self.lose(loss)
 
     def _beat(self) -> int | None:
         if self._is_stopped:
             return None
-        self._before_each()
+        self._of.before_each()
         if self._is_past(self._ends) or self.loss is not None:
             return None  # M13: never past the end
         if self._is_past(self._run_ends):
-            return max(1, self._left_ms())  # to notice the loss while the run goes on
+            return max(1, self._clock.now().until(self._held_until))  # to notice the loss while the run goes on
         pause_ms = None
         try:
             self._renew_once()
-            pause_ms = _jitter(self._due_ms())
+            pause_ms = _jitter(self._due_ms(self._clock.now()))
         except LeaseLost as refused:
             self.lose(refused)
         except Exception as error:  # noqa: BLE001 - not a loss: a failed renewal is retried until the deadline
-            self._on_error(error)
-            pause_ms = max(1, min(_jitter(min(_RETRY_MS, self._every_ms)), self._left_ms()))
+            self._of.on_error(error)
+            left_ms = self._clock.now().until(self._held_until)
+            pause_ms = max(1, min(_jitter(min(_RETRY_MS, self._every_ms)), left_ms))
         return pause_ms if self._loss is None else None
 
-    def _due_ms(self) -> int:
+    def _due_ms(self, now: Moment) -> int:
         """Return the time to the next renewal: the interval, or less if a slow answer used up much of the lease."""
-        return max(1, min(self._every_ms, self._left_ms() // 2))
-
-    def _left_ms(self) -> int:
-        return self._clock.now().until(self._held_until)
+        return max(1, min(self._every_ms, now.until(self._held_until) // 2))
 
     def _is_past(self, ends: Moment | None) -> bool:
         return ends is not None and self._clock.now().until(ends) <= 0

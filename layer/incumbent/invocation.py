@@ -17,6 +17,7 @@ A caller who waits (HTTP) gets its own message run and what else waits handed ov
 place.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped, Work
@@ -32,50 +33,61 @@ from incumbent.reporting import describe
 from incumbent.results import as_sent
 from incumbent.tenure import Holding, Tenure
 from incumbent.validation import to_json
-from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Message, Routed
+from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Routed
 
 MAX_REASON_BYTES = 1_024
 
 
 class _Run:
-    """The outcome of one run of the handler."""
+    """One run of the handler, which is over.
 
-    def __init__(self, holding: Holding, began: Moment) -> None:
-        self.holding = holding
+    ``outcome`` is how it ended, in the words of the fact ``run_ended``. ``messages`` are what it ran: those that it was
+    started for, and those that it took. ``spared`` came with the stop, which does not concern them (M16).
+    """
+
+    __slots__ = (
+        "attempt",
+        "began",
+        "ended",
+        "error",
+        "heartbeat",
+        "ids",
+        "messages",
+        "outcome",
+        "owner",
+        "result",
+        "spared",
+    )
+
+    def __init__(
+        self, holding: Holding, began: Moment, ended: Moment, *, result: Any, error: BaseException | None
+    ) -> None:
+        lease = holding.lease
         self.began = began
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.took_ms = 0
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """What it ran: the messages that it was started for, and those that it took."""
-        late = self._late
-        return tuple(message for message in self.holding.lease.held if message.id not in late)
-
-    @property
-    def spared(self) -> list[str]:
-        """The messages that came with the stop, and that it does not concern (M16)."""
-        return [*self.holding.spared, *self._late]
-
-    @property
-    def _late(self) -> list[str]:
-        return self.holding.came_with_the_stop if self.outcome == "stopped" else []
-
-    @property
-    def ids(self) -> list[str]:
-        return [message.id for message in self.messages]
-
-    @property
-    def outcome(self) -> Literal["failed", "stopped", "deferred", "handled"]:
-        """How the handler ended, in the words of the fact ``run_ended``."""
-        if self.error is not None:
-            return "stopped" if self.holding.lease.cancelled else "failed"
-        return "deferred" if self.holding.lease.deferred else "handled"
+        self.ended = ended
+        self.result = result
+        self.error = error
+        self.heartbeat = holding.heartbeat
+        self.owner = lease.owner
+        self.attempt = lease.attempt
+        self.outcome: Literal["failed", "stopped", "deferred", "handled"]
+        if error is None:
+            self.outcome = "deferred" if lease.deferred else "handled"
+        else:
+            self.outcome = "stopped" if lease.cancelled else "failed"
+        self.messages = lease.held
+        self.spared: Sequence[str] = holding.spared
+        late = holding.came_with_the_stop
+        if late and self.outcome == "stopped":
+            self.messages = tuple(message for message in self.messages if message.id not in late)
+            self.spared = (*self.spared, *late)
+        self.ids = [message.id for message in self.messages]
 
 
 class Invocation:
     """One invocation's work on a key, from the claim to the answer."""
+
+    __slots__ = ("_call", "_ending", "_setup", "_work", "progress", "report")
 
     def __init__(self, setup: Setup, call: Call, work: Work) -> None:
         self.progress = Progress(setup, call)
@@ -99,13 +111,13 @@ class Invocation:
         claim = self._claim()
         while isinstance(claim, Tenure):
             self._run_until_settled(claim)
-            if own.fate.error is not None:
-                raise own.fate.error
-            if own.fate.answer is not None:
-                return own.fate.answer
+            if own.error is not None:
+                raise own.error
+            if own.answer is not None:
+                return own.answer
             if own.id is None:
                 return Completed()
-            if own.fate.is_settled:
+            if own.is_settled:
                 return Postponed(reason="queued")
             # The key is free, and this invocation's message waits behind a pause: a claim now promises it (M3).
             claim = self._claim()
@@ -113,8 +125,8 @@ class Invocation:
 
     def _claim(self, *, may_make_room: bool = True) -> Tenure | Routed | Duplicate | Busy | Idle:
         """Acquire or route."""
-        call, settings, mailbox = self._call, self._setup.settings, self._setup.mailbox
-        owner = call.new_owner()
+        call, setup = self._call, self._setup
+        settings, mailbox, owner = setup.settings, setup.mailbox, call.new_owner()
         if mailbox is None:
             return self._acquire(owner)
         try:
@@ -124,7 +136,7 @@ class Invocation:
                 settings.ttl_ms,
                 call.message,
                 ticket=call.ticket,
-                route=settings.stores,
+                route=setup.stores,
                 origin=call.origin,
                 policy=settings.policy,
                 **self._arrival(),
@@ -138,30 +150,26 @@ class Invocation:
 
     def _arrival(self) -> dict[str, Any]:
         """Return what the claim of a message says of its arrival, where that is not what is usual."""
-        settings, said = self._setup.settings, dict[str, Any]()
+        setup, said = self._setup, dict[str, Any]()
         if self._call.message is None:
             return said
-        if settings.debounce is not None and self.progress.can_wake_later():
-            said["debounce"] = settings.debounce
-        if settings.when_busy == "interrupt":
+        if setup.debounce is not None and self.progress.can_wake_later():
+            said["debounce"] = setup.debounce
+        if setup.settings.when_busy == "interrupt":
             said["interrupt"] = True
         return said
 
     def _note_claim(self, answer: Claim, owner: str) -> Tenure | Routed | Duplicate | Busy | Idle:
         """Report a claim's answer, and ask for the wake that it calls for."""
         call, report = self._call, self.report
-        if isinstance(answer, Claimed | Duplicate | Idle):
+        if isinstance(answer, Claimed | Duplicate | Idle) and answer.dead_lettered:
             report.dead(answer.dead_lettered)
         match answer:
             case Claimed():
                 tenure = Tenure.of(answer, self.progress.own)
-                report.tell(
-                    "claimed",
-                    owner=owner,
-                    fence=answer.fence,
-                    waiting=answer.waiting,
-                    message_ids=tuple(tenure.ids),
-                )
+                if "claimed" in report.heard:
+                    ids = tuple(tenure.ids)
+                    report.tell("claimed", owner=owner, fence=answer.fence, waiting=answer.waiting, message_ids=ids)
                 return tenure
             case Routed():
                 report.tell("routed", holder=answer.owner, waiting=answer.waiting)
@@ -221,10 +229,10 @@ class Invocation:
             try:
                 tenure = self._finish_run(tenure, run)
             except LeaseUnavailable as error:
-                if not self.progress.own.fate.is_settled:
+                if not self.progress.own.is_settled:
                     raise
                 # It settled another invocation's message, which is still stored. This invocation has its answer.
-                self.report.store_error(error, owner=run.holding.lease.owner)
+                self.report.store_error(error, owner=run.owner)
                 return
 
     def _gather(self, tenure: Tenure, *, begins: bool) -> Tenure | None:
@@ -242,71 +250,73 @@ class Invocation:
 
     def _run(self, tenure: Tenure) -> _Run:
         """Run the handler once, under a heartbeat that is over before this returns."""
-        holding = Holding(tenure, self.progress)
-        lease, heartbeat = holding.lease, holding.heartbeat
-        began = self._setup.clock.now()
-        run = _Run(holding, began)
-        self.report.tell(
-            "run_started",
-            owner=tenure.owner,
-            fence=tenure.fence,
-            attempt=lease.attempt,
-            message_ids=tuple(run.ids),
-            waited_ms=max(0, began.wall_ms - lease.messages[0].stored_at_ms),
-        )
+        clock, result, error, first = self._setup.clock, None, None, tenure.messages[0]
+        if "run_started" in self.report.heard:
+            self.report.tell(
+                "run_started",
+                owner=tenure.owner,
+                fence=tenure.fence,
+                attempt=first.attempt,
+                message_ids=tuple(tenure.ids),
+                waited_ms=max(0, clock.now().wall_ms - first.stored_at_ms),
+            )
+        began = clock.now()
+        holding = Holding(tenure, self.progress, began)
+        lease = holding.lease
         current = _CURRENT.set(lease)
         try:
             holding.start()
-            lease.assert_held()  # a claim that was answered too late starts nothing (R12)
-            run.result = self._work(lease.messages[0], lease)
-        except BaseException as error:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
-            run.error = error
+            holding.heartbeat.check(began)  # a claim that was answered too late starts nothing (R12)
+            result = self._work(first, lease)
+        except BaseException as raised:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
+            error = raised
         finally:
             holding.stop()
             lease.end()
             _CURRENT.reset(current)
-        if heartbeat.is_copy:
-            self._end_child(run)
-        run.took_ms = began.until(self._setup.clock.now())
-        self.progress.longest_ms = max(self.progress.longest_ms, run.took_ms)
+        if holding.heartbeat.is_copy:
+            self._end_child(error)
+        run = _Run(holding, began, clock.now(), result=result, error=error)
+        self.progress.longest_ms = max(self.progress.longest_ms, began.until(run.ended))
         return run
 
-    def _end_child(self, run: _Run) -> NoReturn:
+    def _end_child(self, error: BaseException | None) -> NoReturn:
         """End a process that a handler has forked and let return: only the parent settles, and answers the source."""
-        if run.error is not None and not isinstance(run.error, Exception):
-            raise run.error
+        if error is not None and not isinstance(error, Exception):
+            raise error
         LOG.error(
             "a child process returned from the handler of key %r: it is ended here, and settles nothing; end it with "
             "os._exit(), or use multiprocessing",
             self._call.key,
-            exc_info=run.error,
+            exc_info=error,
         )
-        raise SystemExit(1) from run.error
+        raise SystemExit(1) from error
 
     def _finish_run(self, tenure: Tenure, run: _Run) -> Tenure | None:
         """Report the outcome of a run, and settle it. Return this invocation's next tenure."""
-        error, ids, own, heartbeat = run.error, run.ids, self.progress.own, run.holding.heartbeat
-        loss = heartbeat.loss
-        self.report.tell(
-            "run_ended",
-            owner=tenure.owner,
-            fence=tenure.fence,
-            outcome=run.outcome if loss is None else "lost",
-            message_ids=tuple(ids),
-            attempt=run.holding.lease.attempt,
-            ms=run.took_ms,
-            error=describe(error) if error is not None and run.outcome == "failed" else None,
-        )
+        error, ids, own, ended = run.error, run.ids, self.progress.own, run.outcome
+        loss = run.heartbeat.loss_at(run.ended)
+        if "run_ended" in self.report.heard:
+            self.report.tell(
+                "run_ended",
+                owner=tenure.owner,
+                fence=tenure.fence,
+                outcome=ended if loss is None else "lost",
+                message_ids=tuple(ids),
+                attempt=run.attempt,
+                ms=run.began.until(run.ended),
+                error=describe(error) if error is not None and ended == "failed" else None,
+            )
         if loss is not None:
             raise loss from (None if error is loss else error)
-        self._note_fate(run, ids)
-        ended = run.outcome
+        self._note_fate(run)
         is_over = ended == "failed" and not isinstance(error, Exception)
         if is_over:
             own.end(error=error)  # SystemExit and its like end the invocation, also for another's message
-        hold_ms, hold_reason = self._hold(run)
+        settings = self._setup.settings
+        policy, gap_ms = settings.policy, settings.min_gap_ms
+        hold_ms, hold_reason = (0, None) if error is None and not gap_ms else self._hold(run)
         failures = [_failure(each, error) for each in ids] if ended == "failed" and error is not None else []
-        policy = self._setup.settings.policy
         try:
             return self._ending.settle(
                 tenure,
@@ -318,25 +328,24 @@ class Invocation:
                     each.id: policy.pause_ms(message.attempt) if each.after_ms is None else each.after_ms
                     for each, message in zip(failures, run.messages, strict=False)
                 },
-                deferred=[*(ids if ended == "deferred" else ()), *run.spared],
+                deferred=[*ids, *run.spared] if ended == "deferred" else run.spared,
                 stopped=ids if ended == "stopped" else (),
-                results=self._results(run, ids) if ended == "handled" else None,
+                results=self._results(run) if ended == "handled" and policy.result_bytes else None,
                 hold_ms=hold_ms,
                 hold_reason=hold_reason,
-                heartbeat=heartbeat,
+                heartbeat=run.heartbeat,
             )
         except IncumbentError as unsettled:
             raise unsettled from error
 
-    def _note_fate(self, run: _Run, ids: list[str]) -> None:
+    def _note_fate(self, run: _Run) -> None:
         """Note what has become of this invocation's message, and pass on what has become of others."""
-        own, has_own = self.progress.own, self.progress.own.is_among(ids)
+        own, has_own = self.progress.own, self.progress.own.is_among(run.ids)
         match run.outcome:
             case "failed" if has_own:
                 own.end(error=run.error)
             case "failed":  # no source gets the error
-                attempt = run.holding.lease.attempt
-                said = (self._call.key, ids, attempt)
+                said = (self._call.key, run.ids, run.attempt)
                 LOG.error("a run of key %r failed: messages %s, attempt %s", *said, exc_info=run.error)
             case "stopped" if has_own:
                 own.end(answer=Stopped())
@@ -356,24 +365,22 @@ class Invocation:
                 if message.id != self.progress.own.id:
                     guarded("on_result", self._setup.on_result, message, run.result)
 
-    def _results(self, run: _Run, ids: list[str]) -> dict[str, Any] | None:
+    def _results(self, run: _Run) -> dict[str, Any] | None:
         """Return what the store keeps of a result (M17), for each message; ``None`` if it is not JSON."""
-        policy = self._setup.settings.policy
-        for result in (lambda: run.result, lambda: as_sent(run.result)) if policy.result_bytes else ():
+        most_bytes = self._setup.settings.policy.result_bytes
+        for result in (lambda: run.result, lambda: as_sent(run.result)):
             try:
-                to_json(result(), key=self._call.key, message_id=ids[0], most_bytes=policy.result_bytes)
+                to_json(result(), key=self._call.key, message_id=run.ids[0], most_bytes=most_bytes)
             except MessageTooLarge:  # which the store notes
                 pass
             except Exception:  # noqa: BLE001, S112 - a leased_function may return anything
                 continue
-            return dict.fromkeys(ids, result())
+            return dict.fromkeys(run.ids, result())
         return None
 
     def _hold(self, run: _Run) -> tuple[int, str | None]:
         """Return for how long the key is held after a run, and why: its handler asked for it, or runs need a gap."""
         settings, error = self._setup.settings, run.error
-        if not settings.min_gap_ms and error is None:
-            return 0, None
         holds: list[tuple[int, str]] = []
         if settings.min_gap_ms:
             rest_ms = settings.min_gap_ms - run.began.until(self._setup.clock.now())

@@ -55,6 +55,28 @@ class Lease:
     ``fence`` to every system that you write to, and let that system refuse a smaller one.
     """
 
+    __slots__ = (
+        "_callback",
+        "_can_defer",
+        "_clock",
+        "_deferred",
+        "_ended",
+        "_ends",
+        "_heartbeat",
+        "_stop_before_ms",
+        "_take",
+        "_taken",
+        "_taking",
+        "_unsent_note",
+        "_waiting",
+        "_when_asked",
+        "cancelled",
+        "fence",
+        "key",
+        "messages",
+        "owner",
+    )
+
     def __init__(
         self,
         *,
@@ -273,7 +295,7 @@ class Lease:
     @property
     def held(self) -> tuple[Message, ...]:
         """All messages of this run: those that it was started for, and those that it took."""
-        return (*self.messages, *self._taken)
+        return (*self.messages, *self._taken) if self._taken else self.messages
 
 
 _CURRENT: ContextVar[Lease | None] = ContextVar("incumbent_lease", default=None)

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal, Protocol, TextIO, TypeAlias
+from typing import Final, Literal, Protocol, TextIO, TypeAlias, get_args
 
 from incumbent import results
 from incumbent.frozen import dataclass
@@ -41,6 +41,7 @@ FactName: TypeAlias = Literal[
     "orphan",
     "swept",
 ]
+_ALL: frozenset[FactName] = frozenset(get_args(FactName))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +108,8 @@ def guarded(what: str, hook: Callable[..., object], *arguments: object) -> None:
         LOG.exception("%s raised; the run goes on", what)
 
 
-def heard_by(observers: Iterable[Observer]) -> frozenset[FactName] | None:
-    """Return the facts that any of the observers takes; ``None`` for all. Others need not be made.
+def heard_by(observers: Iterable[Observer]) -> frozenset[FactName]:
+    """Return the facts that any of the observers takes. Others need not be made.
 
     An observer takes all facts unless it names its own in an attribute ``facts``.
     """
@@ -116,9 +117,14 @@ def heard_by(observers: Iterable[Observer]) -> frozenset[FactName] | None:
     for observer in observers:
         facts = getattr(observer, "facts", None)
         if not isinstance(facts, frozenset):
-            return None
+            return _ALL
         named |= facts
     return frozenset(named)
+
+
+def collects(observers: Iterable[Observer]) -> bool:
+    """Return whether any of the observers keeps the facts of a call, so that each call has its own (`collect`)."""
+    return any(callable(getattr(observer, "collect", None)) for observer in observers)
 
 
 class Collected(Observer, Protocol):

@@ -3,7 +3,7 @@
 import json
 import marshal
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from incumbent.calls import Call, Completed, Postponed, Stopped
 from incumbent.frozen import replace
@@ -12,40 +12,25 @@ from incumbent.validation import at_any_depth, is_plain
 from incumbent.values import Message, Policy
 
 
-class Fate(NamedTuple):
-    """What has become of an invocation's message.
+class OwnMessage:
+    """This invocation's message, if it brought one, and what has become of it. A woken invocation brings none.
 
     ``answer`` or ``error`` is how its run here ended. Without either it has not run here, and ``is_settled`` then means
     promised (M3). ``is_settled`` says that the store knows: the answer stands, whatever happens to other messages.
     """
 
-    answer: Completed | Postponed | Stopped | None = None
-    error: BaseException | None = None
-    is_settled: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the message has not run in this invocation."""
-        return self.answer is None and self.error is None
-
-
-_UNKNOWN = Fate()
-
-
-class OwnMessage:
-    """This invocation's message, if it brought one. A woken invocation brings none."""
+    __slots__ = ("_call", "answer", "error", "id", "is_open", "is_settled", "stays_after_failure")
 
     def __init__(self, call: Call, policy: Policy) -> None:
         self._call = call
-        self.fate = _UNKNOWN
         self.id: str | None = None if call.message is None else call.message.id
+        self.is_open = self.id is not None
+        """Whether there is such a message, and it has not run here."""
+        self.answer: Completed | Postponed | Stopped | None = None
+        self.error: BaseException | None = None
+        self.is_settled = False
         self.stays_after_failure: bool = call.comes_again and policy.on_error == "block"
         """Whether it stays in the mailbox after a failure, and blocks later ones (M6: failure)."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is such a message, and it has not run here."""
-        return self.id is not None and self.fate.is_open
 
     def is_among(self, ids: Sequence[str]) -> bool:
         """Return whether the message is one of these."""
@@ -53,12 +38,12 @@ class OwnMessage:
 
     def end(self, *, answer: Completed | Postponed | Stopped | None = None, error: BaseException | None = None) -> None:
         """Note how its run has ended; the store does not know yet."""
-        self.fate = self.fate._replace(answer=answer, error=error)
+        self.answer, self.error, self.is_open = answer, error, False
 
     def note_settled(self, deferred: Sequence[str]) -> None:
         """Note that a settle has worked, which promised the ``deferred`` messages."""
-        if self.id is not None and (self.id in deferred or not self.fate.is_open):
-            self.fate = self.fate._replace(is_settled=True)
+        if self.id is not None and (not self.is_open or self.id in deferred):
+            self.is_settled = True
 
     def prepared(self, message: Message) -> Message:
         """Return a message for its run: this invocation's message gets the original event, not the stored form.
@@ -67,6 +52,8 @@ class OwnMessage:
         """
         own = self._call.message
         if own is None or own.id != message.id or not self.is_open:  # a run may have changed the event meanwhile
+            return message
+        if message.event is own.event is self._call.event:
             return message
         if message.event is not own.event and not _is_exactly(message.event, own.event):
             if not are_stored_alike(own.event, message.event):

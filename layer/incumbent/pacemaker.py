@@ -84,14 +84,15 @@ class Pacemaker:
         """How many hearts beat."""
         return len(self._due)
 
-    def add(self, heart: Heart, in_ms: int) -> None:
+    def add(self, heart: Heart, in_ms: int, now: Moment | None = None) -> None:
         """Let a heart beat in so many milliseconds, and then as it says.
 
-        Raises ``RuntimeError`` if no thread can be started; then the heart is not added.
+        ``now`` is the present, if the caller has just looked. Raises ``RuntimeError`` if no thread can be started; then
+        the heart is not added.
         """
         if os.getpid() != self._process:
             self._begin()
-        due = self._clock.now().plus(in_ms)
+        due = (self._clock.now() if now is None else now).plus(in_ms)
         with self._lock:
             self._due[heart] = due
             keeper = self._keeper

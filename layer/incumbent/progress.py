@@ -7,21 +7,29 @@ from incumbent.calls import Call
 from incumbent.clock import Clock
 from incumbent.contract import LeaseProvider, Mailbox
 from incumbent.lease import Lease
-from incumbent.observe import Observer
+from incumbent.observe import FactName, Observer
 from incumbent.own_message import OwnMessage
 from incumbent.pacemaker import Pacemaker
 from incumbent.reporting import Reporter
 from incumbent.settings import Settings
-from incumbent.values import Message
+from incumbent.values import Debounce, Message
 from incumbent.wakers import Waker, can_delay
 
 
 class Setup(NamedTuple):
-    """What all invocations of one handler share. ``mailbox`` is the provider, if it stores messages."""
+    """What all invocations of one handler share. ``mailbox`` is the provider, if it stores messages.
+
+    ``stores``, ``debounce`` and ``beat_ms`` are the settings'. ``heard`` are the facts that the observers take;
+    ``None`` if one of them is made anew for each invocation.
+    """
 
     provider: LeaseProvider
     mailbox: Mailbox | None
     settings: Settings
+    stores: bool
+    debounce: Debounce | None
+    beat_ms: int
+    heard: frozenset[FactName] | None
     clock: Clock
     pacemaker: Pacemaker
     waker: Waker | None = None
@@ -34,13 +42,15 @@ class Setup(NamedTuple):
 class Progress:
     """One invocation: its call, its message, the facts that it reports, and what it decides by."""
 
+    __slots__ = ("began", "call", "clock", "longest_ms", "may_wake", "own", "report", "settings", "setup")
+
     def __init__(self, setup: Setup, call: Call) -> None:
         self.setup = setup
         self.settings = setup.settings
         self.clock = setup.clock
         self.call = call
         self.own = OwnMessage(call, setup.settings.policy)
-        self.report = Reporter(call, setup.clock, setup.observers, setup.on_dead_letter)
+        self.report = Reporter(call, setup.clock, setup.observers, setup.on_dead_letter, setup.heard)
         self.began = setup.clock.now()
         self.longest_ms = 0
         """How long the longest run has taken: another one may take as long."""
@@ -67,6 +77,8 @@ class Progress:
         """Return whether the next message runs here, and is not handed over."""
         if not self.own.is_open and self.caller_waits() and self.can_wake():
             return False  # the caller has waited for its own run and waits for no other
+        if self.settings.drain_ms is None and self.call.ends is None:
+            return True
         now = self.clock.now()
         if self.settings.drain_ms is not None and self.began.until(now) >= self.settings.drain_ms:
             return False

@@ -6,14 +6,19 @@ from typing import Any
 
 from incumbent.calls import Call
 from incumbent.clock import Clock
-from incumbent.observe import Fact, FactName, Observer, collect, guarded, heard_by, tell
+from incumbent.observe import Collected, Fact, FactName, Observer, collect, guarded, heard_by, tell
 from incumbent.values import Message
 
 MAX_ERROR = 500  # characters of an exception kept with its message
 
 
 class Reporter:
-    """The facts of one invocation, passed to its observers, and its dead letters, passed to the hook."""
+    """The facts of one invocation, passed to its observers, and its dead letters, passed to the hook.
+
+    ``heard`` are the facts that an observer takes. Each run looks there before it makes one.
+    """
+
+    __slots__ = ("_call", "_clock", "_collected", "_observers", "_on_dead_letter", "_process", "heard")
 
     def __init__(
         self,
@@ -21,19 +26,25 @@ class Reporter:
         clock: Clock,
         observers: Sequence[Observer],
         on_dead_letter: Callable[[Message], object] | None,
+        heard: frozenset[FactName] | None = None,
     ) -> None:
+        """Begin without facts. ``heard`` is what the observers take, if each of them serves all invocations."""
         self._call = call
         self._clock = clock
-        self._observers, self._collected = collect(observers)
-        self._heard = heard_by(self._observers)
         self._on_dead_letter = on_dead_letter
-        self._process = os.getpid()
-        self._message_id = None if call.message is None else call.message.id
+        self._observers = observers
+        self._collected: tuple[Collected, ...] = ()
+        if heard is None:
+            self._observers, self._collected = collect(observers)
+            self._process = os.getpid()
+            heard = heard_by(self._observers)
+        self.heard = heard
 
     def tell(self, fact: FactName, **said: Any) -> None:
         """Pass a fact of this invocation to the observers, if one takes it."""
-        if self._heard is not None and fact not in self._heard:
+        if fact not in self.heard:
             return
+        own = self._call.message
         tell(
             self._observers,
             Fact(
@@ -42,7 +53,7 @@ class Reporter:
                 t_ms=self._clock.now().wall_ms,
                 keyspace=self._call.origin.keyspace,
                 request_id=self._call.origin.request_id,
-                message_id=self._message_id,
+                message_id=None if own is None else own.id,
                 **said,
             ),
         )

@@ -10,7 +10,7 @@ from incumbent.contract import LeaseProvider
 from incumbent.errors import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
 from incumbent.invocation import Invocation
 from incumbent.lease import Lease
-from incumbent.observe import Observer
+from incumbent.observe import Observer, collects, heard_by
 from incumbent.pacemaker import Pacemaker, pacemaker_of
 from incumbent.progress import Setup
 from incumbent.reporting import describe
@@ -38,6 +38,10 @@ class Runner:
         self.setup = Setup(
             provider=provider,
             mailbox=provider if is_mailbox(provider) else None,
+            stores=settings.stores,
+            debounce=settings.debounce,
+            beat_ms=settings.beat_ms,
+            heard=None if collects(observers) else heard_by(observers),
             settings=settings,
             clock=clock,
             waker=waker,

@@ -35,13 +35,8 @@ class Tenure(NamedTuple):
     @classmethod
     def of(cls, granted: Claimed | Continued, own: OwnMessage) -> "Tenure":
         """Return the tenure that a claim or a settle granted."""
-        return cls(
-            owner=granted.owner,
-            fence=granted.fence,
-            messages=tuple(map(own.prepared, granted.messages)),
-            waiting=granted.waiting,
-            deadline=granted.deadline,
-        )
+        messages = tuple(map(own.prepared, granted.messages))
+        return cls(granted.owner, granted.fence, messages, granted.waiting, granted.deadline)
 
     @property
     def ids(self) -> list[str]:
@@ -52,28 +47,36 @@ class Tenure(NamedTuple):
 class Holding:
     """A tenure while its messages run: the handler's ``lease``, the ``heartbeat``, and the calls that both make."""
 
-    def __init__(self, tenure: Tenure, progress: Progress, *, runs: bool = True) -> None:
-        """Prepare for a run, or for the time before it, which has no limit of its own (M20)."""
+    __slots__ = (
+        "_began",
+        "_limit",
+        "_progress",
+        "_tenure",
+        "_watch",
+        "came_with_the_stop",
+        "heartbeat",
+        "lease",
+        "spared",
+    )
+
+    def __init__(self, tenure: Tenure, progress: Progress, began: Moment, *, runs: bool = True) -> None:
+        """Prepare for a run that begins now, or for the time before it, which has no limit of its own (M20)."""
         self._tenure = tenure
         self._progress = progress
-        call, settings = progress.call, progress.settings
-        limit_ms = settings.max_run_ms if runs else None
-        self._limit = None if limit_ms is None else progress.clock.now().plus(limit_ms)
+        self._began = began
+        call, setup = progress.call, progress.setup
+        limit_ms = setup.settings.max_run_ms if runs else None
+        self._limit = None if limit_ms is None else began.plus(limit_ms)
         self.heartbeat = Heartbeat(
-            self._renew,
+            self,
             held_until=tenure.deadline,
-            every_ms=settings.beat_ms,
+            every_ms=setup.beat_ms,
             invocation_ends=call.ends,
             run_ends=self._limit,
-            clock=progress.clock,
-            on_lost=self._on_lost,
-            on_error=self._on_error,
-            on_asked=self._on_asked,
-            lost=self._lost,
-            before_each=self._before_each,
-            pacemaker=progress.setup.pacemaker,
+            clock=setup.clock,
+            pacemaker=setup.pacemaker,
+            asked=tenure.stop,
         )
-        self.heartbeat.asked = tenure.stop
         self.spared = tenure.spared
         self.came_with_the_stop: list[str] = []
         self.lease = Lease(
@@ -86,15 +89,14 @@ class Holding:
             ends=call.ends,
             stop_before_ms=progress.stop_before_ms(),
             waiting=tenure.waiting,
-            clock=progress.clock,
-            can_defer=progress.setup.mailbox is not None,
+            clock=setup.clock,
+            can_defer=setup.mailbox is not None,
         )
-
-        self._watch = self._make_watch()
+        self._watch = None if setup.settings.watch_ms is None else self._make_watch(setup.settings.watch_ms)
 
     def start(self) -> None:
         """Begin to renew and to look for a stop. If there is nothing to renew, the facts so far are told now."""
-        if not self.heartbeat.start():
+        if not self.heartbeat.start(self._began):
             self._progress.report.flush()
         if self._watch is not None:
             self._watch.start()
@@ -105,11 +107,11 @@ class Holding:
         if self._watch is not None:
             self._watch.stop()
 
-    def _make_watch(self) -> "Watch | None":
-        """Make the watch, where the options want one and the provider can tell of a stop."""
+    def _make_watch(self, every_ms: int) -> "Watch | None":
+        """Make the watch, where the provider can tell of a stop."""
         tenure, setup, provider = self._tenure, self._progress.setup, cast("object", self._progress.setup.provider)
-        every_ms, key = setup.settings.watch_ms, self._progress.call.full_key
-        if every_ms is None or not is_control(provider):
+        key = self._progress.call.full_key
+        if not is_control(provider):
             return None
         from incumbent.watch import Watch  # here, as few functions watch
 
@@ -119,10 +121,13 @@ class Holding:
             every_ms=every_ms,
             pacemaker=setup.pacemaker,
             prepare=leave_untraced,
-            on_error=self._on_error,
+            on_error=self.on_error,
         )
 
-    def _renew(self, give_up_at: Moment) -> Renewal:
+    # --- for the heartbeat
+
+    def renew(self, give_up_at: Moment) -> Renewal:
+        """Send one renewal, with the run's note."""
         tenure, setup, key = self._tenure, self._progress.setup, self._progress.call.full_key
         ttl_ms = setup.settings.ttl_ms
         if setup.mailbox is not None:
@@ -135,7 +140,7 @@ class Holding:
             return Renewal(deadline=beat.deadline, waiting=beat.waiting, stop=beat.stop)
         sent = setup.clock.now()
         if not setup.provider.renew_lease(key, tenure.owner, ttl_ms):
-            raise self._lost("its renewal was refused")
+            raise self.make_lost("its renewal was refused")
         self._report_holding()
         return Renewal(deadline=deadline(sent, ttl_ms))
 
@@ -149,7 +154,8 @@ class Holding:
             self.heartbeat.extend(held_until, waiting=0, stop=mark_in(taken))
         return taken
 
-    def _lost(self, why: str) -> LeaseLost:
+    def make_lost(self, why: str) -> LeaseLost:
+        """Make the error of this lease."""
         key, settings = self._progress.call.key, self._progress.settings
         if self._limit is not None and self._progress.clock.now().until(self._limit) <= 0:
             why = f"its run took longer than max_run_ms ({settings.max_run_ms:,}), so it was not renewed any more"
@@ -159,7 +165,8 @@ class Holding:
             owner=self._tenure.owner,
         )
 
-    def _before_each(self) -> None:
+    def before_each(self) -> None:
+        """Print the facts so far, since the invocation may be cut off."""
         leave_untraced()
         self._progress.report.flush()
 
@@ -169,14 +176,17 @@ class Holding:
         if held_ms > self._progress.settings.ttl_ms:
             self._progress.report.tell("holding", owner=self._tenure.owner, fence=self._tenure.fence, ms=held_ms)
 
-    def _on_error(self, error: Exception) -> None:
+    def on_error(self, error: Exception) -> None:
+        """Report a store that gave no answer."""
         self._progress.report.store_error(error, owner=self._tenure.owner)
 
-    def _on_asked(self, reason: str) -> None:
+    def on_asked(self, reason: str) -> None:
+        """Report a stop, and tell the run."""
         report_asked(self._tenure, self._progress, reason)
         self.lease.asked()
 
-    def _on_lost(self, loss: LeaseLost) -> None:
+    def on_lost(self, loss: LeaseLost) -> None:
+        """Report the loss, and tell the run and the hook."""
         report_lost(self._tenure, self._progress, loss)
         self.lease.lost()
         hook = self._progress.setup.on_lost

@@ -208,24 +208,31 @@ class TestHeartbeat:
         errors: list[Exception] = []
         store.network.forget()
 
-        def renew(give_up_at: Moment) -> Renewal:
-            beat = provider.beat(KEY, "A", TTL_MS, give_up_at=give_up_at)
-            return Renewal(deadline=beat.deadline, waiting=beat.waiting)
+        class Tenure:
+            """A tenure, and what its heartbeat tells."""
 
-        return (
-            Heartbeat(
-                renew,
-                held_until=claimed.deadline,
-                every_ms=TTL_MS // 3,
-                invocation_ends=None,
-                clock=clock,
-                on_lost=losses.append,
-                on_error=errors.append,
-                lost=lambda why: LeaseLost(why, key=KEY, owner="A"),
-            ),
-            losses,
-            errors,
+            on_lost = staticmethod(losses.append)
+            on_error = staticmethod(errors.append)
+
+            def before_each(self) -> None:
+                """Nothing is prepared."""
+
+            def renew(self, give_up_at: Moment) -> Renewal:
+                """A renewal by the provider."""
+                beat = provider.beat(KEY, "A", TTL_MS, give_up_at=give_up_at)
+                return Renewal(deadline=beat.deadline, waiting=beat.waiting)
+
+            def make_lost(self, why: str) -> LeaseLost:
+                """The error."""
+                return LeaseLost(why, key=KEY, owner="A")
+
+            def on_asked(self, _: str) -> None:
+                """No test asks it to stop."""
+
+        heartbeat = Heartbeat(
+            Tenure(), held_until=claimed.deadline, every_ms=TTL_MS // 3, invocation_ends=None, clock=clock
         )
+        return heartbeat, losses, errors
 
     def test_store_that_is_gone_is_asked_until_the_deadline_and_no_longer(self, store: Store) -> None:
         """Then the lease is lost, which is told once; each try had the time that it could have needed."""

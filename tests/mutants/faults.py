@@ -789,8 +789,8 @@ MUTANTS = (
     Mutant(
         "one failed renewal is a loss (H9)",
         "heartbeat.py",
-        "            self._on_error(error)\n",
-        '            self.lose(self._make_lost("one renewal failed"))\n',
+        "            self._of.on_error(error)\n",
+        '            self.lose(self._of.make_lost("one renewal failed"))\n',
         (HEARTBEAT,),
     ),
     Mutant(
@@ -803,7 +803,7 @@ MUTANTS = (
     Mutant(
         "a claim that was answered too late starts a run (R12)",
         "invocation.py",
-        "            lease.assert_held()  # a claim that was answered too late starts nothing (R12)\n",
+        "            holding.heartbeat.check(began)  # a claim that was answered too late starts nothing (R12)\n",
         "",
         (RUNS,),
     ),
@@ -831,8 +831,8 @@ MUTANTS = (
     Mutant(
         "a message that comes with the stop is stopped too (M16)",
         "invocation.py",
-        '        return self.holding.came_with_the_stop if self.outcome == "stopped" else []\n',
-        "        return []\n",
+        "        late = holding.came_with_the_stop\n",
+        "        late = []\n",
         (CONTROL,),
     ),
     Mutant(
@@ -845,8 +845,8 @@ MUTANTS = (
     Mutant(
         "a cancelled run counts as failed (M16)",
         "invocation.py",
-        '            return "stopped" if self.holding.lease.cancelled else "failed"\n',
-        '            return "failed"\n',
+        '            self.outcome = "stopped" if lease.cancelled else "failed"\n',
+        '            self.outcome = "failed"\n',
         (CONTROL,),
     ),
     Mutant(

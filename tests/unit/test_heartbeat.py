@@ -42,14 +42,11 @@ class Beaten:
         self.when_lost: Callable[[], object] = lambda: None
         self.pacemaker = pacemaker_of(clock) if pacemaker is None else pacemaker
         self.heartbeat = Heartbeat(
-            self.renew,
+            self,
             held_until=deadline(clock.now(), time_left_ms),
             every_ms=every_ms,
             invocation_ends=ends,
             clock=clock,
-            on_lost=self.on_lost,
-            on_error=self.errors.append,
-            lost=lambda why: LeaseLost(f"lost: {why}", key="k", owner="A"),
             pacemaker=self.pacemaker,
         )
 
@@ -63,10 +60,24 @@ class Beaten:
         self.sent.put(sent)
         return self.answer(sent)
 
+    def before_each(self) -> None:
+        """Nothing is prepared."""
+
+    def make_lost(self, why: str) -> LeaseLost:
+        """The error."""
+        return LeaseLost(f"lost: {why}", key="k", owner="A")
+
     def on_lost(self, loss: LeaseLost) -> None:
         """What the heartbeat tells."""
         self.losses.append(loss)
         self.when_lost()
+
+    def on_asked(self, _: str) -> None:
+        """No test asks it to stop."""
+
+    def on_error(self, error: Exception) -> None:
+        """A renewal without an answer."""
+        self.errors.append(error)
 
     def next_beat(self) -> Moment:
         """Wait for a renewal to be sent; when it was."""

@@ -32,14 +32,11 @@ class Held:
         self.losses: list[LeaseLost] = []
         ends: Moment | None = None if time_left_ms is None else self.clock.now().plus(time_left_ms)
         self.heartbeat = Heartbeat(
-            lambda _: Renewal(deadline=self.clock.now().plus(HELD_MS), waiting=4),
+            self,
             held_until=self.clock.now().plus(HELD_MS),
             every_ms=10_000,
             invocation_ends=ends,
             clock=self.clock,
-            on_lost=self.losses.append,
-            on_error=lambda _: None,
-            lost=lambda why: LeaseLost(why, key="k"),
         )
         self.lease = Lease(
             key="k",
@@ -54,6 +51,28 @@ class Held:
             clock=self.clock,
             can_defer=can_defer,
         )
+
+    def before_each(self) -> None:
+        """Nothing is prepared."""
+
+    def renew(self, _: Moment) -> Renewal:
+        """The store's answer."""
+        return Renewal(deadline=self.clock.now().plus(HELD_MS), waiting=4)
+
+    def make_lost(self, why: str) -> LeaseLost:
+        """The error."""
+        return LeaseLost(why, key="k")
+
+    def on_lost(self, loss: LeaseLost) -> None:
+        """What the heartbeat tells."""
+        self.losses.append(loss)
+
+    def on_asked(self, _: str) -> None:
+        """What the heartbeat tells, as a tenure passes it on."""
+        self.lease.asked()
+
+    def on_error(self, _: Exception) -> None:
+        """Every renewal is answered."""
 
 
 def test_it_says_what_it_was_given() -> None:

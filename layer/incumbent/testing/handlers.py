@@ -99,15 +99,11 @@ class FakeLease(Lease):
             fence=fence,
             messages=[self._message(event, attempt) for event in events or ({},)],
             heartbeat=Heartbeat(
-                self._renewed,
+                _FakeTenure(self),
                 held_until=ends.plus(_HELD_MS),  # so that it is lost when the test says so, and not before
                 every_ms=_HELD_MS // 3,
                 invocation_ends=ends,
                 clock=self._time,
-                on_lost=lambda _: self.lost(),
-                on_error=lambda _: None,
-                on_asked=lambda _: self.asked(),
-                lost=lambda why: LeaseLost(why, key=key, owner=owner),
             ),
             take=self._given,
             ends=ends,
@@ -159,7 +155,8 @@ class FakeLease(Lease):
         self._seen += 1
         return Message(id=f"m{self._seen}", event=event, attempt=attempt, stored_at_ms=self._time.now().wall_ms)
 
-    def _renewed(self, _give_up_at: Moment) -> Renewal:
+    def renewed(self) -> Renewal:
+        """Answer a renewal."""
         if self._refused is not None:
             raise self._refused
         self.renewals += 1
@@ -168,6 +165,35 @@ class FakeLease(Lease):
     def _given(self, have: Sequence[str]) -> Sequence[Message]:
         arrived, self._arriving = list(self._arriving), deque()
         return [self._message(event, 1) for event in arrived]
+
+
+class _FakeTenure:
+    """What the heartbeat of a fake lease renews."""
+
+    def __init__(self, of: FakeLease) -> None:
+        self._lease = of
+
+    def before_each(self) -> None:
+        """Do nothing."""
+
+    def renew(self, _: Moment, /) -> Renewal:
+        """Answer as the test says."""
+        return self._lease.renewed()
+
+    def make_lost(self, why: str) -> LeaseLost:
+        """Make the error."""
+        return LeaseLost(why, key=self._lease.key, owner=self._lease.owner)
+
+    def on_lost(self, _: LeaseLost, /) -> None:
+        """Pass it on."""
+        self._lease.lost()
+
+    def on_asked(self, _: str, /) -> None:
+        """Pass it on."""
+        self._lease.asked()
+
+    def on_error(self, _: Exception, /) -> None:
+        """Do nothing."""
 
 
 def lease(
