@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import Any
+from typing import Any, Protocol, cast
 
 from incumbent import observe, powertools, providers
 from incumbent.backends import is_mailbox, resolve_lease_provider
@@ -16,11 +16,15 @@ from incumbent.validation import flag
 from incumbent.wakers import Waker, waker_from_env
 
 
+class LeasingMailbox(LeaseProvider, Mailbox, Protocol):
+    """A provider that keeps messages."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A key in a store. ``full_key`` is the provider's; ``target`` is the function that was named."""
 
-    mailbox: Mailbox
+    mailbox: LeasingMailbox
     full_key: str
     keyspace: str
     target: str | None
@@ -42,13 +46,13 @@ def address_of(call: str, key: str, *, target: str | None, keyspace: str | None,
     return Address(mailbox=mailbox, full_key=full_key(space, key), keyspace=space, target=name)
 
 
-def mailbox_of(provider: object | None) -> Mailbox:
+def mailbox_of(provider: object | None) -> LeasingMailbox:
     """Return the test's provider, the given one, or that of the environment."""
     chosen = STAND_IN.get() or provider
     backend = provider_from_env() if chosen is None else resolve_lease_provider(chosen)
     if not is_mailbox(backend):
         raise ConfigurationError(f"{type(backend).__name__} stores no messages: give a provider with a mailbox")
-    return backend
+    return cast("LeasingMailbox", backend)
 
 
 def refuse_disabled(call: str, key: str, why: str) -> None:

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from incumbent import observe, results
-from incumbent.addresses import Reporter, address_of, auto_waker, refuse_disabled
-from incumbent.backends import is_lease_provider
-from incumbent.contract import Mailbox
+from incumbent.addresses import LeasingMailbox, Reporter, address_of, auto_waker, refuse_disabled
 from incumbent.errors import LeaseUnavailable, MailboxFull, MessageInvalid, MessageTooLarge
 from incumbent.frozen import dataclass, replace
 from incumbent.owners import new_ticket, random_name
@@ -119,7 +117,7 @@ def _wake_later(waker: Waker, wake: Wake, reporter: Reporter) -> None:
         reporter.tell("wake_failed", target=wake.target, error=describe(error))
 
 
-def _wake(mailbox: Mailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> bool:
+def _wake(mailbox: LeasingMailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> bool:
     """Wake the key's function and return whether that worked. If not, free the key for the next call."""
     try:
         if waker is not None:
@@ -128,7 +126,7 @@ def _wake(mailbox: Mailbox, waker: Waker | None, wake: Wake, ttl_ms: int) -> boo
     except Exception:  # noqa: BLE001 - a user's waker may raise anything, and the message is stored already
         observe.LOG.exception("the wake for key %r failed: its message waits for the next one or the sweeper", wake.key)
     try:
-        if is_lease_provider(mailbox) and wake.ticket is not None:
+        if wake.ticket is not None:
             mailbox.release_lease(wake.key, wake.ticket)
     except LeaseUnavailable:  # the ticket's lease ends by itself
         observe.LOG.exception("could not release the ticket of key %r: it expires in %s ms", wake.key, ttl_ms)

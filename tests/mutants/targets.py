@@ -91,6 +91,7 @@ def targets() -> list[Target]:
 def _stages(file: str) -> Stages:
     """The tests that are named after the file come first."""
     found = next(stages for pattern, stages in STAGES if fnmatch(file, pattern))
-    named = sorted((ROOT / "tests" / "unit").glob(f"test_{Path(file).stem}*.py"))
+    tests = f"test_{Path(file).stem}*.py"
+    named = [path for folder in ("unit", "local") for path in sorted((ROOT / "tests" / folder).glob(tests))]
     mine = tuple(path.relative_to(ROOT).as_posix() for path in named)
     return (mine, *found) if mine and mine != found[0] else found
