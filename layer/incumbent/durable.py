@@ -8,10 +8,7 @@ the step runs.
 import sys
 from collections.abc import Mapping
 
-from incumbent.calls import Work
 from incumbent.errors import ConfigurationError
-from incumbent.lease import Lease
-from incumbent.values import Message
 
 _SDK = "aws_durable_execution_sdk_python"
 _ADVICE = "put the lease inside a step: context.step(lambda _: reserve(order)), with @leased_function on reserve"
@@ -33,21 +30,14 @@ def refuse(name: str, event: object, context: object) -> None:
         )
 
 
-def held_to_the_end(name: str, work: Work) -> Work:
-    """Make the work fail if it would be suspended inside the lease, by a wait or by one of its own steps."""
-
-    def run(message: Message, lease: Lease) -> object:
-        try:
-            return work(message, lease)
-        except BaseException as error:
-            if any(each.__name__ == "SuspendExecution" and _is_sdk(each) for each in type(error).__mro__):
-                raise ConfigurationError(
-                    f"{name}: the durable execution waits inside the lease, which cannot be held meanwhile: wait "
-                    f"outside the lease, and {_ADVICE}"
-                ) from error
-            raise
-
-    return run
+def suspended(name: str, error: BaseException) -> ConfigurationError | None:
+    """Return the error of a run that its own wait or step would suspend inside the lease, if ``error`` says so."""
+    if not any(each.__name__ == "SuspendExecution" and _is_sdk(each) for each in type(error).__mro__):
+        return None
+    return ConfigurationError(
+        f"{name}: the durable execution waits inside the lease, which cannot be held meanwhile: wait outside the "
+        f"lease, and {_ADVICE}"
+    )
 
 
 def _is_of_the_sdk(value: object) -> bool:

@@ -52,10 +52,10 @@ class Ending:
         if heartbeat is not None:
             self._renew_for_settle(tenure, heartbeat)
         another = another and not hold_ms
-        if not another and own.is_open and not own.is_among(deferred):
+        if not another and own.is_open and own.id not in deferred:
             deferred = [*deferred, own.id or ""]  # never reached: promised in the same step, so it may be answered (M3)
         ticket = new_ticket() if not another and not hold_ms and progress.can_wake() else None
-        kept, dropped = failed, list[Failure]()
+        kept, dropped = failed, failed[:0]
         if failed and not own.stays_after_failure:
             kept = [failure for failure in failed if failure.id != own.id]
             dropped = [failure for failure in failed if failure.id == own.id]

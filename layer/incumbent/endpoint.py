@@ -41,6 +41,7 @@ class Endpoint:
         self._provider: LeaseProvider | None = None
         self._auto_waker: Waker | None = None
         self._kept: tuple[Runner | None, tuple[object, ...]] = (None, ())
+        self._runs: Runner | None = None
 
     def handle(self, event: Any, context: Any, work: Work) -> Any:
         """Serve one event or resume event, and return its answer."""
@@ -49,7 +50,7 @@ class Endpoint:
             return self.handle_message(event, context, work, own_work=work)
         durable.refuse(self._options.name, event, context)
         call = self._reader.call_of_wake(wake, context)
-        outcome = Idle() if call is None else self._runner().serve(call, self._prepared(work, call))
+        outcome = Idle() if call is None else self._runner().serve(call, self._prepared(work, work, call, []))
         return self._answers.answer(event, context, PLAIN, call, outcome)
 
     def handle_message(
@@ -71,15 +72,13 @@ class Endpoint:
         source = source_of(event)
         own_event = event if own_event is None else own_event
         try:
-            if self._reader.passes(event):
+            if self._options.unless is not None and self._reader.passes(event):
                 no_lease: Any = None
                 return _watched(own_work, raised)(Message(id="unleased", event=own_event), no_lease)
             durable.refuse(self._options.name, event, context)
             self._answers.check_source(source)
             call = self._reader.call_of(event, context, source, own_event, hands_over=hands_over)
-            if own_work is not work:
-                work = _by_owner(own_work, work, call)
-            outcome = self._runner().serve(call, _watched(self._prepared(work, call), raised))
+            outcome = self._runner().serve(call, self._prepared(own_work, work, call, raised))
             return self._answers.answer(event, context, source, call, outcome)
         except ANSWERED as error:
             if not source.http or any(error is each for each in raised):
@@ -98,14 +97,43 @@ class Endpoint:
             self._auto_waker = waker_from_env(os.environ)
         return self._auto_waker
 
-    def _prepared(self, work: Work, call: Call) -> Work:
-        """Add the checks around a run of the function."""
-        work = durable.held_to_the_end(self._options.name, work)
+    def _prepared(self, own_work: Work, work: Work, call: Call, raised: list[BaseException]) -> Work:
+        """Choose the function's work by the message, check its result, and note in ``raised`` what it raises.
+
+        The result must be finished and, where it answers Lambda, Lambda must be able to send it.
+        """
+        name, answers, own = self._options.name, not self._one_of_several, call.message
+        if own_work is not work:
+            work = _by_owner(own_work, work, call)
         if self._options.logger is not None:
             work = powertools.with_keys(self._options.logger, work)
-        return staged(call.full_key, _checked(work, call, answers=not self._one_of_several))
+
+        def prepared(message: Message, lease: Lease) -> Any:
+            try:
+                result = work(message, lease)
+                results.check_done(result, lease.key)
+                if answers and own is not None and not lease.deferred and lease.holds(own.id):
+                    results.check_answer(result, lease.key)
+            except BaseException as error:
+                raised.append(error)
+                suspended = durable.suspended(name, error)
+                if suspended is None:
+                    raise
+                raised.append(suspended)
+                raise suspended from error
+            return result
+
+        return prepared if STAND_IN.get() is None else staged(call.full_key, prepared)
 
     def _runner(self) -> Runner:
+        """Return the runner, made at the first event with what the environment says; a test's stand-in has others."""
+        if self._runs is not None and STAND_IN.get() is None:
+            return self._runs
+        runner = self._runner_in_force()
+        self._runs = runner if STAND_IN.get() is None else None
+        return runner
+
+    def _runner_in_force(self) -> Runner:
         """Return a runner with the provider, the waker and the observers in force: the last one, if they are its."""
         options, provider, waker = self._options, self._provider_in_force(), self.waker()
         watching = observe.from_env(os.environ)
@@ -160,20 +188,6 @@ class Endpoint:
                 "when_busy='wait' needs"
             )
         return provider
-
-
-def _checked(work: Work, call: Call, *, answers: bool) -> Work:
-    """Check the result of the work: it is finished and, where it ``answers`` Lambda, Lambda can send it."""
-    own = None if call.message is None else call.message.id
-
-    def checked(message: Message, lease: Lease) -> Any:
-        result = work(message, lease)
-        results.check_done(result, lease.key)
-        if answers and not lease.deferred and own in [each.id for each in lease.held]:
-            results.check_answer(result, lease.key)
-        return result
-
-    return checked
 
 
 def _by_owner(own_work: Work, work: Work, call: Call) -> Work:

@@ -11,8 +11,8 @@ from incumbent.keyspaces import full_key, is_in_keyspace, without_keyspace
 from incumbent.options import CheckedOptions, Selector
 from incumbent.owners import random_name
 from incumbent.sources import Source, stored_form
-from incumbent.stand_in import clock_in_force
-from incumbent.validation import check_message_id, fit_message_id, flag, shown
+from incumbent.stand_in import STAND_IN, clock_in_force
+from incumbent.validation import MAX_MESSAGE_ID_BYTES, check_message_id, fit_message_id, flag, is_fitted, shown
 from incumbent.values import Message, Origin
 from incumbent.wakers import Wake
 
@@ -27,6 +27,7 @@ class EventReader:
         """Prepare for one function. ``one_of_several``: one invocation may call it more than once."""
         self._options = options
         self._one_of_several = one_of_several
+        self._said: tuple[str, str | None] | None = None
 
     def call_of(self, event: Any, context: Any, source: Source, own_event: Any, *, hands_over: bool) -> Call:
         """Make the call of an event. ``own_event`` is what this invocation's run gets."""
@@ -37,7 +38,7 @@ class EventReader:
                 "@leased above @event_parser and @event_source (for a record of a batch, give store= and load=)"
             )
         given = self._key(event)
-        keyspace = self.keyspace()
+        keyspace, target = self._environment()
         try:
             full = full_key(keyspace, given)
         except ConfigurationError as cause:
@@ -54,7 +55,7 @@ class EventReader:
             said={"key": given, "message_id": message_id},
             message=Message(id=self._stored_id(message_id, key), event=stored),
             event=own_event,
-            origin=self._origin(context, request_id, keyspace),
+            origin=_origin(context, request_id, keyspace, target),
             ends=self._ends(context),
             synchronous=source.synchronous or hands_over,
             comes_again=self._comes_again(source),
@@ -64,7 +65,7 @@ class EventReader:
         """Make the call of a resume event. Return ``None`` when its key is not in this function's keyspace."""
         if flag(os.environ, "INCUMBENT_DISABLED"):
             observe.LOG.warning("INCUMBENT_DISABLED is set: messages of key %r wait until it is unset", wake.key)
-        keyspace = self.keyspace()
+        keyspace, target = self._environment()
         if not is_in_keyspace(wake.key, keyspace):
             observe.LOG.warning(
                 "a resume event for key %r is ignored: this function's keyspace is %r; give send() the same keyspace=",
@@ -79,7 +80,7 @@ class EventReader:
             message=None,
             ticket=wake.ticket,
             hops=wake.hops,
-            origin=self._origin(context, request_id, keyspace),
+            origin=_origin(context, request_id, keyspace, target),
             ends=self._ends(context),
         )
 
@@ -94,6 +95,15 @@ class EventReader:
 
     def keyspace(self) -> str:
         """Return the chosen keyspace, or the function's name, inside Lambda the deployed one."""
+        return self._environment()[0]
+
+    def _environment(self) -> tuple[str, str | None]:
+        """Return the keyspace, and the function to wake unless it is this one: read once, or for each test."""
+        if self._said is None or STAND_IN.get() is not None:
+            self._said = (self._keyspace(), self._options.target or os.environ.get("INCUMBENT_TARGET"))
+        return self._said
+
+    def _keyspace(self) -> str:
         if self._options.keyspace is not None:
             return self._options.keyspace
         deployed = os.environ.get("AWS_LAMBDA_FUNCTION_NAME")
@@ -103,7 +113,8 @@ class EventReader:
 
     def _key(self, event: Any) -> str:
         """Return the user's key. Anything but text and whole numbers is refused."""
-        value = _as_text(self._read(event, self._options.key))
+        value = self._read(event, self._options.key)
+        value = value if type(value) is str else _as_text(value)
         if isinstance(value, str) and value:
             return value
         raise LeaseKeyMissing(
@@ -119,7 +130,8 @@ class EventReader:
         chosen = self._options.message_id
         if chosen is None:
             return source.message_id or (f"{request_id}#{random_name()}" if self._one_of_several else request_id)
-        value = _as_text(self._read(event, chosen))
+        value = self._read(event, chosen)
+        value = value if type(value) is str else _as_text(value)
         if isinstance(value, str) and value:
             return value
         raise LeaseKeyMissing(
@@ -138,6 +150,8 @@ class EventReader:
 
     def _stored_id(self, message_id: str, key: str) -> str:
         """Return the id to store: one that is too long is digested. The sources' ids have been shortened already."""
+        if message_id.isascii() and len(message_id) <= MAX_MESSAGE_ID_BYTES and not is_fitted(message_id):
+            return message_id  # the usual ids, and quickly
         try:
             return check_message_id(fit_message_id(message_id) if self._options.message_id else message_id, key)
         except ConfigurationError as cause:
@@ -161,17 +175,6 @@ class EventReader:
             results.refuse_unfinished(value, f"{self._options.name}: {selector.said}")
         return value
 
-    def _origin(self, context: Any, request_id: str, keyspace: str) -> Origin:
-        """Return the caller, with the function to wake: the chosen one, or this one as invoked, alias included."""
-        return Origin(
-            keyspace=keyspace,
-            target=self._options.target
-            or os.environ.get("INCUMBENT_TARGET")
-            or getattr(context, "invoked_function_arn", None),
-            request_id=request_id,
-            log_stream=getattr(context, "log_stream_name", None),
-        )
-
     def _ends(self, context: Any) -> Moment | None:
         """Return when the invocation times out, on both clocks; ``None`` if the context does not say."""
         remaining = getattr(context, "get_remaining_time_in_millis", None)
@@ -184,6 +187,16 @@ class EventReader:
                 "every run would be told to stop as it begins; raise the function's timeout"
             )
         return clock_in_force(self._options.clock).now().plus(left_ms)
+
+
+def _origin(context: Any, request_id: str, keyspace: str, target: str | None) -> Origin:
+    """Return the caller, with the function to wake: the chosen one, or this one as invoked, alias included."""
+    return Origin(
+        keyspace=keyspace,
+        target=target or getattr(context, "invoked_function_arn", None),
+        request_id=request_id,
+        log_stream=getattr(context, "log_stream_name", None),
+    )
 
 
 def _as_text(value: object) -> object:

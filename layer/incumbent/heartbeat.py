@@ -132,11 +132,13 @@ class Heartbeat:
         self._pacemaker.add(self, _jitter(due_ms), now)
         return True
 
-    def stop(self) -> None:
-        """Stop. No renewal is sent or in flight afterwards."""
+    def stop(self) -> bool:
+        """Stop. No renewal is sent or in flight afterwards. Return whether this is a copy in a forked child."""
         self._is_stopped = True
-        if self._context is not None and not self.is_copy:
+        is_copy = self.is_copy
+        if self._context is not None and not is_copy:
             self._pacemaker.remove(self)
+        return is_copy
 
     @property
     def is_copy(self) -> bool:
@@ -272,7 +274,8 @@ class Heartbeat:
 
     def _due_ms(self, now: Moment) -> int:
         """Return the time to the next renewal: the interval, or less if a slow answer used up much of the lease."""
-        return max(1, min(self._every_ms, now.until(self._held_until) // 2))
+        half_ms = now.until(self._held_until) // 2
+        return self._every_ms if half_ms > self._every_ms else max(1, half_ms)
 
     def _is_past(self, ends: Moment | None) -> bool:
         return ends is not None and self._clock.now().until(ends) <= 0

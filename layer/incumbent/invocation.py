@@ -219,12 +219,13 @@ class Invocation:
         """Run one message after the other, as long as this invocation gets a next one."""
         begins = self.progress.own.is_open
         while tenure is not None:
-            if self.progress.should_hand_over_first(tenure.ids):
+            if self.progress.should_hand_over_first(tenure.messages):
                 tenure = self._ending.settle(tenure, deferred=tenure.ids, another=False)
                 continue
-            tenure, begins = self._gather(tenure, begins=begins), False
-            if tenure is None:
-                return
+            if self._setup.settings.deliver == "all":
+                tenure, begins = self._gather(tenure, begins=begins), False
+                if tenure is None:
+                    return
             run = self._run(tenure)
             try:
                 tenure = self._finish_run(tenure, run)
@@ -237,8 +238,6 @@ class Invocation:
 
     def _gather(self, tenure: Tenure, *, begins: bool) -> Tenure | None:
         """Return the tenure with all that its run starts for."""
-        if self._setup.settings.deliver != "all":
-            return tenure
         from incumbent.gathering import gather, is_interruption  # here, as most functions run one message at a time
 
         tenure = gather(tenure, self.progress, begins=begins)
@@ -271,13 +270,14 @@ class Invocation:
         except BaseException as raised:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
             error = raised
         finally:
-            holding.stop()
+            is_copy = holding.stop()
             lease.end()
             _CURRENT.reset(current)
-        if holding.heartbeat.is_copy:
+        if is_copy:
             self._end_child(error)
         run = _Run(holding, began, clock.now(), result=result, error=error)
-        self.progress.longest_ms = max(self.progress.longest_ms, began.until(run.ended))
+        took_ms = began.until(run.ended)
+        self.progress.longest_ms = max(self.progress.longest_ms, took_ms)
         return run
 
     def _end_child(self, error: BaseException | None) -> NoReturn:
@@ -327,7 +327,9 @@ class Invocation:
                 pauses_ms={
                     each.id: policy.pause_ms(message.attempt) if each.after_ms is None else each.after_ms
                     for each, message in zip(failures, run.messages, strict=False)
-                },
+                }
+                if failures
+                else {},
                 deferred=[*ids, *run.spared] if ended == "deferred" else run.spared,
                 stopped=ids if ended == "stopped" else (),
                 results=self._results(run) if ended == "handled" and policy.result_bytes else None,
@@ -340,7 +342,8 @@ class Invocation:
 
     def _note_fate(self, run: _Run) -> None:
         """Note what has become of this invocation's message, and pass on what has become of others."""
-        own, has_own = self.progress.own, self.progress.own.is_among(run.ids)
+        own = self.progress.own
+        has_own = own.id is not None and own.id in run.ids
         match run.outcome:
             case "failed" if has_own:
                 own.end(error=run.error)

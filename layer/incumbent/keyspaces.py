@@ -3,7 +3,7 @@
 import sys
 
 from incumbent.errors import ConfigurationError
-from incumbent.validation import MAX_KEY_BYTES, check_key, check_text, fit, shown
+from incumbent.validation import MAX_KEY_BYTES, check_key, check_text, fit, is_fitted, shown
 
 
 def check_keyspace(keyspace: object) -> str:
@@ -19,6 +19,15 @@ def full_key(keyspace: str, key: object) -> str:
     An empty keyspace leaves the key unchanged. Raises ``ConfigurationError`` if the result is not a valid key (R10:
     validation).
     """
+    if (
+        isinstance(key, str)
+        and key
+        and key.isascii()
+        and keyspace.isascii()
+        and len(keyspace) + len(key) < MAX_KEY_BYTES
+        and not is_fitted(key)
+    ):
+        return f"{keyspace}/{key}" if keyspace else key  # the usual keys, and quickly
     prefix = _prefix(keyspace)
     name = check_text("the key", key, sys.maxsize)
     room = MAX_KEY_BYTES - len(prefix.encode(errors="surrogatepass"))  # whether it is Unicode is checked at the end
@@ -32,7 +41,7 @@ def is_in_keyspace(full: str, keyspace: str) -> bool:
 
 def without_keyspace(full: str, keyspace: str) -> str:
     """Return the application's key of a provider's key in the keyspace."""
-    return full.removeprefix(_prefix(keyspace))
+    return full.removeprefix(f"{keyspace}/") if keyspace else full
 
 
 def split_key(full: str) -> tuple[str, str]:

@@ -292,6 +292,10 @@ class Lease:
         """Whether ``defer()`` was called."""
         return self._deferred
 
+    def holds(self, message_id: str) -> bool:
+        """Return whether a message is one of this run's."""
+        return self.messages[0].id == message_id or message_id in [message.id for message in self.held]
+
     @property
     def held(self) -> tuple[Message, ...]:
         """All messages of this run: those that it was started for, and those that it took."""

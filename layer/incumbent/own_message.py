@@ -32,9 +32,9 @@ class OwnMessage:
         self.stays_after_failure: bool = call.comes_again and policy.on_error == "block"
         """Whether it stays in the mailbox after a failure, and blocks later ones (M6: failure)."""
 
-    def is_among(self, ids: Sequence[str]) -> bool:
+    def is_among(self, messages: Sequence[Message]) -> bool:
         """Return whether the message is one of these."""
-        return self.id is not None and self.id in ids
+        return self.id is not None and self.id in [message.id for message in messages]
 
     def end(self, *, answer: Completed | Postponed | Stopped | None = None, error: BaseException | None = None) -> None:
         """Note how its run has ended; the store does not know yet."""

@@ -69,9 +69,10 @@ class Progress:
         """Return whether a caller is blocked on this response, unless ``drain_ms`` decides."""
         return self.call.synchronous if self.settings.drain_ms is None else self.settings.drain_ms == 0
 
-    def should_hand_over_first(self, ids: Sequence[str]) -> bool:
+    def should_hand_over_first(self, messages: Sequence[Message]) -> bool:
         """Return whether a caller waits for the answer while these older messages go first and can be handed over."""
-        return self.caller_waits() and self.own.is_open and self.can_wake() and not self.own.is_among(ids)
+        own = self.own
+        return self.may_wake and own.is_open and self.caller_waits() and self.can_wake() and not own.is_among(messages)
 
     def time_for_another(self) -> bool:
         """Return whether the next message runs here, and is not handed over."""

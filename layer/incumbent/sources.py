@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 from incumbent.credentials import copied, without_credentials
 from incumbent.frozen import dataclass, replace
@@ -72,12 +72,10 @@ _REASONS = {
 }
 
 
-def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
+def source_of(event: object) -> Source:
     """Recognise a whole event, or one record of a batch."""
-    if isinstance(event, list) and event:
-        return _source_of_list(event)
-    if not isinstance(event, Mapping):
-        return PLAIN
+    if not _is_mapping(event):
+        return _source_of_list(event) if isinstance(event, list) and event else PLAIN
     if _SHAPED.isdisjoint(event):
         return _TASK if _is_of_an_execution(event) else PLAIN
     for name, is_one, name_of in _rows_of(event, _CALLERS_BY_FIELD):
@@ -100,6 +98,10 @@ def source_of(event: object) -> Source:  # noqa: C901 - one kind after another
     return _TASK if _is_of_an_execution(event) else _record(event)
 
 
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101 - in this order it is quick
+
+
 def _source_of_list(event: list[Any]) -> Source:
     """Recognise AppSync's batch, and the records that EventBridge Pipes delivers as a bare list."""
     if _is_appsync(event[0]):
@@ -113,7 +115,9 @@ def _source_of_list(event: list[Any]) -> Source:
 def _is_of_an_execution(event: Mapping[str, Any]) -> bool:
     """Return whether an event is a task of Step Functions: its input has the execution's ARN or context object."""
     for value in (event, *event.values()):
-        arn = value if isinstance(value, str) else _execution_id(value) if isinstance(value, Mapping) else None
+        arn = value
+        if _is_mapping(value):
+            arn = _execution_id(value) if "Execution" in value else None
         if isinstance(arn, str) and arn.startswith("arn:") and _EXECUTION.match(arn):
             return True
     return False
@@ -373,10 +377,10 @@ def _stored_alone(event: Any) -> Any:
 
 def _has_credentials(event: Any, source: Source | None = None) -> bool:
     """Return whether an event may have a request's credentials: a caller's, or CodePipeline's."""
-    if not isinstance(event, Mapping):
+    if not _is_mapping(event):
         return False
     return (
-        isinstance(event.get("requestContext"), Mapping)
+        _is_mapping(event.get("requestContext"))
         or (len(event) > 1 and isinstance(event.get("headers"), Mapping))  # a request as a sender may write it
         or "CodePipeline.job" in event
         or (source or source_of(event)).synchronous

@@ -101,11 +101,12 @@ class Holding:
         if self._watch is not None:
             self._watch.start()
 
-    def stop(self) -> None:
-        """Stop both. No request is sent or in flight afterwards."""
-        self.heartbeat.stop()
+    def stop(self) -> bool:
+        """Stop both. No request is sent or in flight afterwards. Return whether this is a copy in a forked child."""
+        is_copy = self.heartbeat.stop()
         if self._watch is not None:
             self._watch.stop()
+        return is_copy
 
     def _make_watch(self, every_ms: int) -> "Watch | None":
         """Make the watch, where the provider can tell of a stop."""

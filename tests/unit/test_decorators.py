@@ -815,6 +815,7 @@ def test_waker_is_lambdas_own_inside_lambda_only(shop: Shop, monkeypatch: pytest
     assert shop.facts.names[-1] == "released"
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:9")
+    handler = shop.handler(waker="auto", drain_ms=0, message_id_jmespath="id")  # the environment is read once
     handler({"k": "a", "id": 1}, shop.context())
     shop.during = lambda event: handler({"k": "a", "id": 4}, shop.context()) if event.get("id") == 3 else None
     handler({"k": "a", "id": 3}, shop.context("request-3"))
