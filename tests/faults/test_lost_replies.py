@@ -76,13 +76,12 @@ each_call = pytest.mark.parametrize("call", [pytest.param(call, id=call.name.rep
 
 
 def begin(store: Store, call: ContractCall, *, impatient: bool = False) -> Provider:
-    """Bring an empty key to where the call matters, through a network that works."""
+    """Bring an empty key to where the call matters; return a provider whose requests pass the network."""
     store.begin()
-    provider = store.provider(impatient=impatient)
+    others = store.bare()
     for step in call.before:
-        step(provider)
-    store.network.forget()
-    return provider
+        step(others)
+    return store.provider(impatient=impatient)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

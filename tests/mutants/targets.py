@@ -40,6 +40,7 @@ EVERY_STORE = "tests/end_to_end/test_every_store.py"
 # that ends with its first failure.
 STAGES: tuple[tuple[str, Stages], ...] = (
     ("rules*", ((RULES, MEMORY), UNIT, (SCHEDULES, REDIS_RULES))),
+    ("providers/[su]*", ((MEMORY,), UNIT, (SCHEDULES, EVERY_STORE))),  # what the providers share
     ("providers/memory*", ((MEMORY,), UNIT, (EVERY_STORE, "-k", "memory"))),
     (
         "providers/redis/*",

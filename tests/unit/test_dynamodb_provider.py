@@ -642,6 +642,17 @@ def test_small_bodies_stand_inline_while_there_is_room(bench: Bench) -> None:
     assert "inline_bytes" not in bench.item()
 
 
+def test_message_that_comes_again_needs_no_room(bench: Bench) -> None:
+    """Its body is there already: it is not put beside the record."""
+    claim(bench.a, "A", 0)
+    for number in range(1, 5):
+        claim(bench.b, f"B{number}", number, event="x" * 1_900)
+    bench.die()
+    claimed, sent = bench.c.count(lambda provider: provider.claim("k", "C", TTL_MS, message(4, "x" * 1_900)))
+    assert isinstance(claimed, Claimed)
+    assert sorted(sent) == bench.expected(UPDATE, UPDATE, refusals=1)
+
+
 def test_write_units_of_a_small_run_are_two(quick: Bench) -> None:
     """M10: one for each write of the record, which stays below 1 KB; each renewal one more. The index comes to that."""
     units: list[float] = []

@@ -295,11 +295,12 @@ def fence_of(said: Any) -> int | None:
 
 
 def look(provider: ControlProvider) -> Any:
-    """What can be seen of the key: its owner, messages, holds and marks, the traces of some, its dead letters."""
+    """What can be seen of the key: its owner, messages, holds and marks, what became of others, its dead letters."""
+    shown = provider.show(KEY)
+    there = {each.id for each in (*shown.running, *shown.waiting)}
+    gone = [each for each in ("m1", "m2", "m3") if each not in there]
     return [
-        provider.get_lease_owner(KEY),
-        bare(provider.peek(KEY)),
-        bare(provider.show(KEY)),
-        *(bare(provider.find(KEY, f"m{number}")) for number in (1, 2, 3)),
+        bare(shown),
+        *(bare(provider.find(KEY, each)) for each in gone),
         bare(list(provider.dead_letters(KEY, EVERYTHING))),
     ]
