@@ -148,6 +148,8 @@ def check_origin(name: str, value: object) -> None:
 
 def check_ms(name: str, value: object, least: int, most: int, key: str | None = None) -> int:
     """Check whole milliseconds within bounds; a bool or a float is refused."""
+    if type(value) is int and least <= value <= most:
+        return value
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(
             f"{name} must be whole milliseconds (an int), not {type(value).__name__}: {shown(value)}", key=key
@@ -195,10 +197,11 @@ def check_transfer(key: object, from_owner: object, to_owner: object, ttl_ms: ob
 
 def check_lease(key: object, owner: object, ttl_ms: object, fence: object = None) -> None:
     """Check the arguments that most calls share; ``fence`` is ``None`` where the caller does not know it."""
-    checked = check_key(key)
-    check_owner(owner, checked)
-    check_ttl(ttl_ms, checked)
-    check_fence(fence, checked)
+    checked = check_text("the key", key, MAX_KEY_BYTES)
+    check_text("the owner", owner, MAX_OWNER_BYTES, checked)
+    check_ms("ttl_ms", ttl_ms, 1, MAX_TTL_MS, checked)
+    if fence is not None:
+        check_fence(fence, checked)
 
 
 def check_fence(fence: object, key: str) -> None:
@@ -221,8 +224,8 @@ def check_settlement(
         raise ConfigurationError(f"settle of key {key!r}: handled is text, not a list of ids: {handled!r}", key=key)
     named = [*handled, *others]
     for message_id in named:
-        check_message_id(message_id, key)
-    if len(set(named)) != len(named):
+        check_text("the message id", message_id, MAX_MESSAGE_ID_BYTES, key)
+    if len(named) > 1 and len(set(named)) != len(named):
         raise ConfigurationError(f"settle of key {key!r} names a message twice: {named!r}", key=key)
     if next_owner is not None and ticket is not None:
         raise ConfigurationError(f"settle of key {key!r}: give next_owner or ticket, not both", key=key)
@@ -244,7 +247,7 @@ def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str
     try:
         try:
             text = at_any_depth(_ENCODER.encode, event)
-            size = len(text.encode())
+            size = len(text) if text.isascii() else len(text.encode())
         except UnicodeEncodeError:  # a lone surrogate: legal in JSON when escaped
             text, escaped = at_any_depth(_ASCII_ENCODER.encode, event), True
             size = len(text)
@@ -282,12 +285,13 @@ def from_json(text: str | bytes) -> Any:
     """
     try:
         stored = text.decode() if isinstance(text, bytes) else text
-        event = at_any_depth(_DECODER.decode, stored)
+        event = at_any_depth(_decoded, stored)
     except RecursionError as cause:
         raise UnreadableBody(_TOO_DEEP) from cause
     except ValueError as cause:
         raise UnreadableBody(str(cause)) from cause
-    if stored.count("[") + stored.count("{") > MAX_DEPTH and (wrong := _look_through(event, escaped=False)[0]):
+    deep = len(stored) > 2 * MAX_DEPTH and stored.count("[") + stored.count("{") > MAX_DEPTH
+    if deep and (wrong := _look_through(event, escaped=False)[0]):
         raise UnreadableBody(wrong)
     return event
 
@@ -312,6 +316,15 @@ def at_any_depth(convert: Callable[[Any], T], value: Any) -> T:
             return thread.submit(convert, value).result()
 
 
+def _decoded(text: str) -> Any:
+    """Read JSON. What our own encoder wrote has no white space around it, which takes longer to find than to read it."""
+    try:
+        event, end = _DECODER.raw_decode(text)
+    except ValueError:
+        end = -1
+    return event if end == len(text) else _DECODER.decode(text)
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
@@ -331,44 +344,49 @@ _TOO_LONG = 10**MAX_DIGITS
 _PAIR = "[\ud800-\udbff][\udc00-\udfff]"  # two characters that JSON reads back as one
 
 
+_PLAIN = frozenset({str, dict, list, int, bool, float, type(None)})  # the types that JSON is read as
+
+
+def _kind_of(value: object) -> type:
+    """Return as which of these types a value is written that is of none of them itself."""
+    return list if isinstance(value, tuple) else next((each for each in _PLAIN if isinstance(value, each)), type(None))
+
+
 def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  # noqa: C901, PLR0912 - one loop
     """Return which part of an event would not be read back unchanged, if any, and whether all types are JSON's.
 
     Level by level, so that no depth is too much. ``escaped``: there may be lone surrogates in it.
     """
     plain = True
-    level: list[object] = [event]
+    level: list[Any] = [event]
     for depth in range(MAX_DEPTH + 1):
-        below: list[object] = []
+        below: list[Any] = []
         for value in level:
-            if isinstance(value, str):
+            kind = type(value)
+            if kind not in _PLAIN:
+                plain, kind = False, _kind_of(value)
+            if kind is str:
                 if escaped and re.search(_PAIR, value):
                     return "a text has the two halves of a surrogate pair", False
-                plain = plain and type(value) is str
-            elif isinstance(value, dict):
+            elif kind is dict:
                 if depth == MAX_DEPTH:
                     return _TOO_DEEP, False
                 for name in value:
-                    if not isinstance(name, str):
-                        kind = type(name).__name__
-                        return f"a dictionary has the name {shown(name)}, a {kind}: names are text", False
-                    plain = plain and type(name) is str
+                    if type(name) is not str:
+                        plain = False
+                        if not isinstance(name, str):
+                            named = type(name).__name__
+                            return f"a dictionary has the name {shown(name)}, a {named}: names are text", False
                 if escaped:
                     below.extend(value)
                 below.extend(value.values())
-                plain = plain and type(value) is dict
-            elif isinstance(value, list | tuple):
+            elif kind is list:
                 if depth == MAX_DEPTH:
                     return _TOO_DEEP, False
                 below.extend(value)
-                plain = plain and type(value) is list
-            elif isinstance(value, int):
-                if not -_TOO_LONG < value < _TOO_LONG:
-                    return f"an integer has more than {MAX_DIGITS:,} digits", False
-                plain = plain and type(value) in (int, bool)
-            else:
-                plain = plain and (value is None or type(value) is float)
-        level = below
-        if not level:
+            elif kind is int and not -_TOO_LONG < value < _TOO_LONG:
+                return f"an integer has more than {MAX_DIGITS:,} digits", False
+        if not below:
             break
+        level = below
     return None, plain

@@ -85,7 +85,7 @@ def check_settle(
     """Check the arguments of a settle (R10). Return the ids that it names. Raises ``ConfigurationError``."""
     check_lease(key, owner, ttl_ms, fence)
     check_ms("hold_ms", hold_ms, 0, MAX_HOLD_MS, key)
-    others = [*(failure.id for failure in (*failed, *dropped)), *deferred, *stopped]
+    others = [*[failure.id for failure in (*failed, *dropped)], *deferred, *stopped]
     check_settlement(key, handled, others, next_owner, ticket)
     return [*handled, *others]
 

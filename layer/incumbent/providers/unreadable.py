@@ -42,9 +42,12 @@ def message_of(body: str | bytes | None, *, why_gone: str = "its body is gone", 
 
 def readable(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages that can be read. The others are given to the next tenure, which makes them dead letters."""
-    if not any(isinstance(message, Unreadable) for message in messages):
-        return tuple(messages)
-    return tuple(message for message in messages if not isinstance(message, Unreadable))
+    return tuple([message for message in messages if not isinstance(message, Unreadable)])
+
+
+def all_readable(messages: Sequence[Message]) -> bool:
+    """Return whether all messages can be read, as nearly always."""
+    return len(readable(messages)) == len(messages)
 
 
 def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | None) -> Claim:

@@ -1,6 +1,8 @@
 """Stores a message and tries to own its key, in memory."""
 
 import functools
+from collections.abc import Callable
+from itertools import chain
 
 from incumbent import rules
 from incumbent.clock import deadline
@@ -11,7 +13,7 @@ from incumbent.providers.shared import (
     check_claim,
     mailbox_full,
 )
-from incumbent.providers.unreadable import claim_readable
+from incumbent.providers.unreadable import all_readable, claim_readable
 from incumbent.values import (
     Busy,
     Claim,
@@ -46,41 +48,6 @@ class MemoryClaims(MemorySettles):
         interrupt: bool = False,
     ) -> Claim:
         """Store the message and try to own the key, in one step (M1)."""
-        return claim_readable(
-            lambda: self._claim(
-                key,
-                owner,
-                ttl_ms,
-                message,
-                ticket=ticket,
-                as_ticket=as_ticket,
-                route=route,
-                origin=origin,
-                policy=policy,
-                after_ms=after_ms,
-                debounce=debounce,
-                interrupt=interrupt,
-            ),
-            functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy),
-            message,
-        )
-
-    def _claim(
-        self,
-        key: str,
-        owner: str,
-        ttl_ms: int,
-        message: Message | None,
-        *,
-        ticket: str | None,
-        as_ticket: bool,
-        route: bool,
-        origin: Origin | None,
-        policy: Policy,
-        after_ms: int,
-        debounce: Debounce | None,
-        interrupt: bool,
-    ) -> Claim:
         body = check_claim(
             key, owner, ttl_ms, message, ticket=ticket, policy=policy, after_ms=after_ms, debounce=debounce
         )
@@ -111,6 +78,20 @@ class MemoryClaims(MemorySettles):
                 interrupt=interrupt,
             )
 
+        answer = self._claim(key, owner, ttl_ms, policy, step)
+        if not isinstance(answer, Claimed) or all_readable(answer.messages):
+            return answer
+        answers = chain([answer], iter(lambda: self._claim(key, owner, ttl_ms, policy, step), None))
+        return claim_readable(answers.__next__, functools.partial(self._fail, key, ttl_ms, policy), message)
+
+    def _claim(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        policy: Policy,
+        step: Callable[[rules.KeyState, int], tuple[rules.KeyState, object]],
+    ) -> Claim:
         sent, answer, dead_lettered = self._burying_step(key, step)
         match answer:
             case rules.Granted():
@@ -119,8 +100,8 @@ class MemoryClaims(MemorySettles):
                     fence=answer.fence,
                     messages=tuple(map(message_of, answer.given)),
                     waiting=answer.waiting,
-                    expires_in_ms=answer.expires_ms - sent.wall_ms,
-                    deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),
+                    expires_in_ms=(lives_ms := answer.expires_ms - sent.wall_ms),
+                    deadline=deadline(sent, ttl_ms, lives_ms),
                     dead_lettered=dead_lettered,
                 )
             case rules.Accepted():

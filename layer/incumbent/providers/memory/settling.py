@@ -1,7 +1,7 @@
 """Ends a run's messages, and frees the key or passes it on, in memory."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from incumbent import rules
@@ -13,7 +13,7 @@ from incumbent.providers.shared import (
     check_settle,
     kept_results,
 )
-from incumbent.providers.unreadable import go_on_readable
+from incumbent.providers.unreadable import all_readable, go_on_readable
 from incumbent.values import (
     Continued,
     Failure,
@@ -46,45 +46,7 @@ class MemorySettles(MemorySteps):
         give_up_at: Moment | None = None,
     ) -> Released | Continued:
         """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
-        settled = self._settle(
-            key,
-            owner,
-            ttl_ms=ttl_ms,
-            handled=handled,
-            failed=failed,
-            dropped=dropped,
-            deferred=deferred,
-            next_owner=next_owner,
-            ticket=ticket,
-            policy=policy,
-            stopped=stopped,
-            results=results,
-            hold_ms=hold_ms,
-            hold_reason=hold_reason,
-            fence=fence,
-        )
-        return go_on_readable(settled, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy))
-
-    def _settle(
-        self,
-        key: str,
-        owner: str,
-        *,
-        ttl_ms: int,
-        handled: Sequence[str] = (),
-        failed: Sequence[Failure] = (),
-        dropped: Sequence[Failure] = (),
-        deferred: Sequence[str] = (),
-        next_owner: str | None = None,
-        ticket: str | None = None,
-        policy: Policy,
-        stopped: Sequence[str] = (),
-        results: Mapping[str, Any] | None = None,
-        hold_ms: int = 0,
-        hold_reason: str | None = None,
-        fence: int | None,
-    ) -> Released | Continued:
-        kept = kept_results(key, handled, results, policy)
+        kept = kept_results(key, handled, results, policy) if results else None
         reason = check_reason(key, hold_reason)
         check_settle(
             key,
@@ -100,8 +62,10 @@ class MemorySettles(MemorySteps):
             ticket=ticket,
             fence=fence,
         )
-        sent, answer, dead_lettered = self._burying_step(
+        settled = self._settle(
             key,
+            owner,
+            ttl_ms,
             lambda state, now: rules.settle(
                 state,
                 now,
@@ -120,13 +84,59 @@ class MemorySettles(MemorySteps):
                 ticket=ticket,
                 fence=fence,
             ),
+            is_ticket=ticket is not None,
         )
+        if isinstance(settled, Released) or all_readable(settled.messages):
+            return settled
+        return go_on_readable(settled, functools.partial(self._fail, key, ttl_ms, policy))
+
+    def _fail(
+        self,
+        key: str,
+        ttl_ms: int,
+        policy: Policy,
+        owner: str,
+        *,
+        fence: int,
+        failed: Sequence[Failure],
+        next_owner: str | None,
+    ) -> Released | Continued:
+        """Settle messages that cannot be read, and nothing else."""
+        return self._settle(
+            key,
+            owner,
+            ttl_ms,
+            lambda state, now: rules.settle(
+                state,
+                now,
+                owner,
+                ttl_ms,
+                handled=(),
+                failed=failed,
+                dropped=(),
+                deferred=(),
+                policy=policy,
+                next_owner=next_owner,
+                fence=fence,
+            ),
+        )
+
+    def _settle(
+        self,
+        key: str,
+        owner: str,
+        ttl_ms: int,
+        step: Callable[[rules.KeyState, int], tuple[rules.KeyState, object]],
+        *,
+        is_ticket: bool = False,
+    ) -> Released | Continued:
+        sent, answer, dead_lettered = self._burying_step(key, step)
         match answer:
             case rules.Granted():
                 return Continued(
                     owner=answer.owner,
                     fence=answer.fence,
-                    messages=() if ticket is not None else tuple(map(message_of, answer.given)),
+                    messages=() if is_ticket else tuple(map(message_of, answer.given)),
                     waiting=answer.waiting,
                     expires_in_ms=answer.expires_ms - sent.wall_ms,
                     deadline=deadline(sent, ttl_ms, answer.expires_ms - sent.wall_ms),

@@ -20,6 +20,7 @@ from incumbent.values import (
 )
 
 A = TypeVar("A")
+_NEW = rules.KeyState()
 
 
 class MemorySteps:
@@ -40,14 +41,14 @@ class MemorySteps:
         self, key: str, step: Callable[[rules.KeyState, int], tuple[rules.KeyState, A]]
     ) -> tuple[Moment, A, tuple[Message, ...]]:
         """Carry out a step in which messages may become dead letters. Return those too."""
-        sent = self._clock.now()
         with self._lock:
-            # The clock is read again under the lock: a step that waited must not act on an old time.
-            before = self._keys.get(key, rules.KeyState())
-            state, answer = step(before, self._clock.now().wall_ms)
+            sent = self._clock.now()  # under the lock: a step that waited for it must not act on an old time
+            before = self._keys.get(key, _NEW)
+            state, answer = step(before, sent.wall_ms)
             if state is not before:  # a call that only reads stores nothing
                 self._keys[key] = state
-        return sent, answer, tuple(map(dead_message_of, rules.dead_lettered(before, state)))
+        dead = rules.dead_lettered(before, state)
+        return sent, answer, tuple(map(dead_message_of, dead)) if dead else ()
 
     def get_lease_owner(self, key: str) -> str | None:
         """Return the live owner, or ``None`` if the key is free (R3)."""
