@@ -21,19 +21,18 @@ and until then the message counts as if it had. So no message was ever given to 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from incumbent.frozen import dataclass, replace
+from incumbent.traces import KINDS, REMEMBERED, Ended, Outcome, Traces
 from incumbent.values import FOREVER_MS, Debounce, Failure, MessageState, Origin, Orphan, Policy
 
 LETTERS_MS = 14 * 86_400_000  # M6: for how long dead letters are kept
 BEYOND = 100  # M7: how many messages owners that die may leave behind in a mailbox that is full
 MAX_STORED = 1_000 + BEYOND  # M7: of a key, whatever its policy is
 INTERRUPTED = "a later message interrupts this run"  # M16
-REMEMBERED = 256  # M5: traces kept per key and outcome, however busy it is
 
-
-Outcome: TypeAlias = Literal["handled", "dead", "failed", "stopped", "cancelled", "superseded"]
+__all__ = ["KINDS", "REMEMBERED", "Ended", "Outcome", "Traces"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +48,6 @@ class Stored:
     due_ms: int = 0
     delivered_fence: int = 0
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The trace of a message that left: evidence of its settle (R9), by which its id is a duplicate (M5).
-
-    ``result`` is the JSON of what its run returned, if that is kept, and empty if it was too large to keep (M17).
-    """
-
-    id: str
-    outcome: Outcome
-    claimed_by: str
-    fence: int
-    at_ms: int
-    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +91,7 @@ class KeyState:
     since_ms: int = 0
     fence: int = 0
     mail: tuple[Stored, ...] = ()
-    ended: tuple[Ended, ...] = ()
+    ended: Sequence[Ended] = Traces()
     dead: tuple[Dead, ...] = ()
     tenure_end: TenureEnd | None = None
     block: bool = False
@@ -198,10 +182,8 @@ def owned_by(state: KeyState, owner: str, now_ms: int, fence: int | None = None)
 def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
     """Messages that are due and not given to the live tenure, oldest first; blocked ones are not due (M6)."""
     live = owned(state, now_ms, skew_ms)
-    if not live:
-        state = _end_runs(state, now_ms, skew_ms)
     found: list[Stored] = []
-    for message in state.mail:
+    for message in state.mail if live else _after_runs(state, now_ms, skew_ms):
         if live and message.delivered_fence == state.fence:
             continue
         if message.due_ms <= now_ms:
@@ -223,9 +205,8 @@ def next_due_ms(state: KeyState, now_ms: int) -> int | None:
     """
     if state.held_until_ms == FOREVER_MS:
         return None
-    state = _end_runs(state, now_ms)
     moments: list[int] = []
-    for message in state.mail:
+    for message in _after_runs(state, now_ms):
         moments.append(max(message.due_ms, now_ms))
         if state.block and message.attempts and message.due_ms > now_ms:
             break
@@ -234,30 +215,33 @@ def next_due_ms(state: KeyState, now_ms: int) -> int | None:
 
 def given(state: KeyState) -> tuple[Stored, ...]:
     """Return the messages that the present tenure was given."""
-    return tuple(message for message in state.mail if message.delivered_fence == state.fence)
+    return tuple([message for message in state.mail if message.delivered_fence == state.fence])
 
 
 def state_of(state: KeyState, message_id: str, now_ms: int, window_ms: int, skew_ms: int = 0) -> MessageState | None:
     """Return the state of an id, within the window (M5); the messages of an expired owner wait (R3)."""
-    for message in state.mail:
-        if message.id == message_id:
-            running = owned(state, now_ms, skew_ms) and message.delivered_fence == state.fence
-            return "running" if running else "waiting"
-    for trace in reversed(state.ended):  # the latest counts: a dead letter that was put back may end again
-        if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
-            return trace.outcome
-    return None
+    message = _find(state.mail, message_id)
+    if message is not None:
+        running = owned(state, now_ms, skew_ms) and message.delivered_fence == state.fence
+        return "running" if running else "waiting"
+    trace = trace_of(state, message_id, now_ms, window_ms)
+    return None if trace is None else _for_good(trace)
 
 
 def trace_of(state: KeyState, message_id: str, now_ms: int, window_ms: int) -> Ended | None:
     """Return the latest trace of an id that left for good, within the window (M5)."""
-    return _latest(state.ended, message_id, now_ms, window_ms)
+    return Traces.of(state.ended).latest(message_id, now_ms, window_ms)
 
 
-def _latest(traces: Sequence[Ended], message_id: str, now_ms: int, window_ms: int) -> Ended | None:
-    for trace in reversed(traces):
-        if trace.id == message_id and trace.outcome != "failed" and now_ms - trace.at_ms < window_ms:
-            return trace
+def _for_good(trace: Ended) -> MessageState:
+    assert trace.outcome != "failed"  # noqa: S101 - such a message has not left for good
+    return trace.outcome
+
+
+def _find(messages: Iterable[Stored], message_id: str) -> Stored | None:
+    for message in messages:
+        if message.id == message_id:
+            return message
     return None
 
 
@@ -285,25 +269,65 @@ def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
 
 
 def _grant(
-    state: KeyState, owner: str, now_ms: int, ttl_ms: int, skew_ms: int = 0, *, origin: Origin | None = None
+    state: KeyState,
+    owner: str,
+    now_ms: int,
+    ttl_ms: int,
+    skew_ms: int = 0,
+    *,
+    origin: Origin | None = None,
+    policy: Policy | None = None,
+    mail: Sequence[Stored] | None = None,
 ) -> KeyState:
-    """Start a tenure: a new fence, greater than any before and not behind the clock (R7); earlier runs are over."""
+    """Start a tenure: a new fence, greater than any before and not behind the clock (R7); earlier runs are over.
+
+    ``policy`` is that of a caller that comes to run messages; ``mail`` are the messages if it has brought another.
+    """
+    mail = state.mail if mail is None else mail
+    block, pauses_ms = (state.block, state.pauses_ms) if policy is None else _ends(policy)
     return replace(
-        _end_runs(state, now_ms, skew_ms),
+        state,
         owner=owner,
         fence=max(state.fence + 1, now_ms * 1_000),
         expires_ms=now_ms + ttl_ms,
         since_ms=now_ms,
+        mail=_taken_back(mail, min(now_ms, _ended_ms(state, skew_ms)), pauses_ms, block=block),
         tenure_end=None,
+        block=block,
+        pauses_ms=pauses_ms,
         origin=described(state.origin, origin),
         stop=None,
         note=None,
     )
 
 
-def _free(state: KeyState, now_ms: int, end: TenureEnd) -> KeyState:
-    """End a tenure on purpose: the key is free from now on."""
-    return replace(state, owner=None, expires_ms=now_ms, since_ms=now_ms, tenure_end=end, stop=None, note=None)
+def _free(
+    state: KeyState,
+    now_ms: int,
+    end: TenureEnd,
+    *,
+    policy: Policy | None = None,
+    mail: tuple[Stored, ...] | None = None,
+    ended: Traces | None = None,
+) -> KeyState:
+    """End a tenure on purpose: the key is free from now on.
+
+    ``policy`` is that of the run's end; ``mail`` and ``ended`` are what its outcome has left.
+    """
+    block, pauses_ms = (state.block, state.pauses_ms) if policy is None else _ends(policy)
+    return replace(
+        state,
+        owner=None,
+        expires_ms=now_ms,
+        since_ms=now_ms,
+        mail=state.mail if mail is None else mail,
+        ended=state.ended if ended is None else ended,
+        tenure_end=end,
+        block=block,
+        pauses_ms=pauses_ms,
+        stop=None,
+        note=None,
+    )
 
 
 def _ended_ms(state: KeyState, skew_ms: int) -> int:
@@ -311,24 +335,26 @@ def _ended_ms(state: KeyState, skew_ms: int) -> int:
     return state.expires_ms + (skew_ms if state.owner is not None else 0)
 
 
-def _end_runs(state: KeyState, now_ms: int, skew_ms: int = 0) -> KeyState:
+def _after_runs(state: KeyState, now_ms: int, skew_ms: int = 0) -> tuple[Stored, ...]:
+    """The messages as they are once the last tenure is over."""
+    return _taken_back(state.mail, min(now_ms, _ended_ms(state, skew_ms)), state.pauses_ms, block=state.block)
+
+
+def _taken_back(mail: Sequence[Stored], ended_ms: int, pauses_ms: Sequence[int], *, block: bool) -> tuple[Stored, ...]:
     """Take back what the last tenure was given and did not settle: its run died with it, or dies now (M6).
 
     Such a message pauses as if it had failed when the tenure ended, and goes behind all that wait; where paused
     messages block, it keeps its place.
     """
-    if not any(message.delivered_fence for message in state.mail):
-        return state
-    ended_ms = min(now_ms, _ended_ms(state, skew_ms))
     kept: list[Stored] = []
     behind: list[Stored] = []
-    for message in state.mail:
+    for message in mail:
         if not message.delivered_fence:
             kept.append(message)
             continue
-        died = replace(message, delivered_fence=0, due_ms=ended_ms + _pause_ms(state.pauses_ms, message.attempts))
-        (kept if state.block else behind).append(died)
-    return replace(state, mail=(*kept, *behind))
+        died = replace(message, delivered_fence=0, due_ms=ended_ms + _pause_ms(pauses_ms, message.attempts))
+        (kept if block else behind).append(died)
+    return (*kept, *behind)
 
 
 def _pause_ms(pauses_ms: Sequence[int], attempts: int) -> int:
@@ -341,11 +367,14 @@ def kept_pauses(policy: Policy) -> tuple[int, ...]:
     return policy.pauses_ms[: policy.max_attempts]
 
 
+def _ends(policy: Policy) -> tuple[bool, tuple[int, ...]]:
+    """What is noted of a policy with the key, since it ends the key's runs: ``block`` and ``pauses_ms``."""
+    return policy.on_error == "block", kept_pauses(policy)
+
+
 def _note(state: KeyState, policy: Policy) -> KeyState:
     """Note with the key what ends its runs."""
-    block, pauses_ms = policy.on_error == "block", kept_pauses(policy)
-    if (block, pauses_ms) == (state.block, state.pauses_ms):
-        return state
+    block, pauses_ms = _ends(policy)
     return replace(state, block=block, pauses_ms=pauses_ms)
 
 
@@ -356,29 +385,32 @@ def _running(state: KeyState) -> list[str]:
 
 def _bury_spent(state: KeyState, ids: Sequence[str], now_ms: int, max_attempts: int) -> KeyState:
     """Bury those whose run died and that are out of attempts: they need not pause first (M6)."""
-    for message in state.mail:
-        if message.id in ids and message.attempts >= max_attempts:
-            state = _bury(state, message, now_ms)
-    return state
+    return _bury(state, [each for each in state.mail if each.id in ids and each.attempts >= max_attempts], now_ms)
 
 
-def _bury(state: KeyState, message: Stored, now_ms: int) -> KeyState:
-    """Move a message that is out of attempts to the dead letters (M6: failure)."""
+def _bury(state: KeyState, spent: Sequence[Stored], now_ms: int) -> KeyState:
+    """Move messages that are out of attempts to the dead letters (M6: failure)."""
+    if not spent:
+        return state
+    ids = {message.id for message in spent}
     return replace(
         state,
-        mail=tuple(other for other in state.mail if other.id != message.id),
+        mail=tuple(other for other in state.mail if other.id not in ids),
         dead=(
-            *(other for other in letters(state, now_ms) if other.id != message.id),
-            Dead(
-                id=message.id,
-                body=message.body,
-                attempts=message.attempts,
-                error=message.error,
-                stored_ms=message.stored_ms,
-                died_ms=now_ms,
+            *(other for other in letters(state, now_ms) if other.id not in ids),
+            *(
+                Dead(
+                    id=message.id,
+                    body=message.body,
+                    attempts=message.attempts,
+                    error=message.error,
+                    stored_ms=message.stored_ms,
+                    died_ms=now_ms,
+                )
+                for message in spent
             ),
         ),
-        ended=(*state.ended, _trace(state, message, "dead", now_ms)),
+        ended=Traces.of(state.ended).plus(_trace(state, message, "dead", now_ms) for message in spent),
     )
 
 
@@ -410,7 +442,7 @@ def _deliver(state: KeyState, now_ms: int, max_attempts: int) -> KeyState:
         oldest = waiting[0]
         if oldest.attempts < max_attempts:
             return _give(state, [oldest.id])
-        state = _bury(state, oldest, now_ms)
+        state = _bury(state, [oldest], now_ms)
     return state
 
 
@@ -423,39 +455,9 @@ def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
     """Remove the oldest traces: those older than the window, and all but the last 256 of each kind (M5)."""
-    kept = state.ended
-    while kept and now_ms - kept[0].at_ms >= window_ms:
-        kept = kept[1:]
-    if len(kept) > REMEMBERED:
-        kept = _newest(kept)
-    return state if len(kept) == len(state.ended) else replace(state, ended=kept)
-
-
-# What is remembered together: dead, failed, and all else that left for good (M5).
-KINDS: Mapping[Outcome, Outcome] = {
-    "handled": "handled",
-    "dead": "dead",
-    "failed": "failed",
-    "stopped": "handled",
-    "cancelled": "handled",
-    "superseded": "handled",
-}
-
-
-def _newest(traces: tuple[Ended, ...]) -> tuple[Ended, ...]:
-    """The last 256 of each kind. Mostly the first one is too many, and the rest is not looked at one by one."""
-    if len({KINDS[outcome] for outcome in {trace.outcome for trace in traces}}) == 1:  # as mostly
-        return traces[-REMEMBERED:]
-    kinds = [KINDS[trace.outcome] for trace in traces]
-    spare = {kind: kinds.count(kind) - REMEMBERED for kind in set(kinds)}
-    kept: list[Ended] = []
-    for place, trace in enumerate(traces):
-        if max(spare.values()) <= 0:
-            return (*kept, *traces[place:])
-        spare[kinds[place]] -= 1
-        if spare[kinds[place]] < 0:
-            kept.append(trace)
-    return tuple(kept)
+    ended = Traces.of(state.ended)
+    kept = ended.forgotten(now_ms, window_ms)
+    return state if kept is ended else replace(state, ended=kept)
 
 
 def _granted(state: KeyState, now_ms: int) -> Granted:
@@ -558,35 +560,31 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     """
     live = owned(state, now_ms, skew_ms)
     not_yet = now_ms < not_before_ms(state)
-    known = {stored.id: stored for stored in state.mail}
 
     if live and state.owner == owner:  # (1) owned already: nothing is stored twice, nothing delivered twice
         return _claim_again(_with_target(state, origin), now_ms, message, policy, as_ticket=as_ticket)
-    message_id = None if message is None else message.id
-    traces = [each for each in state.ended if each.claimed_by == owner or each.id == message_id]  # of many, few
-    for trace in traces:
-        if trace.outcome == "failed" and trace.claimed_by == owner and now_ms - trace.at_ms < policy.window_ms:
-            return state, Nothing()  # a late copy of a claim whose own message has failed since (M3)
+    ended = Traces.of(state.ended)
+    if ended.has_failed(owner, now_ms, policy.window_ms):
+        return state, Nothing()  # a late copy of a claim whose own message has failed since (M3)
     if message is None:
         redeems = ticket is not None and state.owner == ticket  # M9
         if live and not redeems:
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
         if not_yet:  # the ticket's tenure ends: its function is woken again when the key may be granted (M15)
             over = TenureEnd(how="released", owner=state.owner or "", successor=None, fence=state.fence)
-            freed = _free(_end_runs(state, now_ms, skew_ms), now_ms, over) if live else state
+            freed = _free(replace(state, mail=_after_runs(state, now_ms, skew_ms)), now_ms, over) if live else state
             return freed, Nothing(due_ms=next_due_ms(freed, now_ms))
         if not live and not _has_work(state if as_ticket else _note(state, policy), now_ms, policy, skew_ms):
             return state, Nothing(due_ms=next_due_ms(state, now_ms))
         return _own(state, now_ms, owner, ttl_ms, policy=policy, origin=origin, as_ticket=as_ticket, skew_ms=skew_ms)
 
-    left = _latest(traces, message.id, now_ms, policy.window_ms)
+    left = ended.latest(message.id, now_ms, policy.window_ms)
     if left is not None:  # (2) it left for good within the window; the latest trace counts
         if left.claimed_by == owner:  # routed by this very claim, and finished since (R8)
             return state, Accepted(owner=state.owner if live else None, stored=len(state.mail))
-        assert left.outcome != "failed"  # noqa: S101 - such a trace does not count
-        return state, Known(state=left.outcome, owner=state.owner if live else None)
-    if message.id in known:
-        stored = known[message.id]
+        return state, Known(state=_for_good(left), owner=state.owner if live else None)
+    stored = _find(state.mail, message.id)
+    if stored is not None:
         if live:  # (3) it waits or runs: promised before the caller is told so (M3)
             promised = _with_target(_change(state, [message.id], lambda m: replace(m, promised=True)), origin)
             if stored.claimed_by == owner:
@@ -617,7 +615,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         kept, replaced = _superseded(state, now_ms) if policy.keep == "latest" else (state, ())
         if len(kept.mail) >= policy.max_pending:  # M7
             return state, "full"
-        routed = _with_target(_stored(kept, replace(message, promised=True)), origin)
+        routed = _with_target(replace(kept, mail=_placed(kept.mail, replace(message, promised=True))), origin)
         if interrupt and routed.stop is None:
             routed = replace(routed, stop=INTERRUPTED)
         return _forget(routed, now_ms, policy.window_ms) if replaced else routed, Accepted(
@@ -635,11 +633,11 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
     bounded = len(state.mail) >= policy.max_pending and policy.on_error == "block" and not as_ticket
     if bounded and not _has_work(_note(state, policy), now_ms, policy, skew_ms):
         return state, "full"
-    mine = _stored(state, message if message.promised == as_ticket else replace(message, promised=as_ticket))
-    if debounce is not None and message.due_ms <= now_ms:
-        mine = _quieted(mine, now_ms, debounce)
-    for_later = as_ticket and message.due_ms > now_ms and not due(mine, now_ms, skew_ms)
+    mail = _placed(state.mail, message if message.promised == as_ticket else replace(message, promised=as_ticket))
+    mine = state if debounce is None or message.due_ms > now_ms else _quieted(state, mail, now_ms, debounce)
+    for_later = as_ticket and message.due_ms > now_ms and not due(state, now_ms, skew_ms)
     if for_later or now_ms < not_before_ms(mine):
+        mine = replace(mine, mail=mail)
         promised = _with_target(_change(mine, [message.id], lambda m: replace(m, promised=True)), origin)
         return _promised(promised, now_ms, message, owner, before=state)
     return _own(
@@ -652,16 +650,17 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
         as_ticket=as_ticket,
         skew_ms=skew_ms,
         wanted=message,
+        mail=mail,
     )
 
 
-def _stored(state: KeyState, message: Stored) -> KeyState:
+def _placed(mail: tuple[Stored, ...], message: Stored) -> tuple[Stored, ...]:
     """Put a message at the end of the mailbox; one for later before those that are for a later moment still (M14)."""
     if not message.due_ms:
-        return replace(state, mail=(*state.mail, message))
-    places = (place for place, other in enumerate(state.mail) if not other.attempts and other.due_ms > message.due_ms)
-    place = next(places, len(state.mail))
-    return replace(state, mail=(*state.mail[:place], message, *state.mail[place:]))
+        return (*mail, message)
+    places = (place for place, other in enumerate(mail) if not other.attempts and other.due_ms > message.due_ms)
+    place = next(places, len(mail))
+    return (*mail[:place], message, *mail[place:])
 
 
 def _promised(
@@ -678,9 +677,9 @@ def _promised(
     return state, Accepted(owner=None, stored=len(state.mail), due_ms=due_ms if earlier else None)
 
 
-def _quieted(state: KeyState, now_ms: int, debounce: Debounce) -> KeyState:
+def _quieted(state: KeyState, mail: Sequence[Stored], now_ms: int, debounce: Debounce) -> KeyState:
     """Let the key wait until no message has come for a while, but not for ever (M15: debounce)."""
-    first_ms = min(message.stored_ms for message in state.mail if not message.attempts and message.due_ms <= now_ms)
+    first_ms = min(message.stored_ms for message in mail if not message.attempts and message.due_ms <= now_ms)
     until_ms = min(now_ms + debounce.quiet_ms, first_ms + debounce.max_ms)
     return replace(state, quiet_until_ms=until_ms)
 
@@ -717,10 +716,8 @@ def _with_target(state: KeyState, origin: Origin | None) -> KeyState:
 
 def _has_work(state: KeyState, now_ms: int, policy: Policy, skew_ms: int) -> bool:
     """Whether the next owner of a free key has something to run among what is stored, or at least to bury (M6)."""
-    running = _running(state)
-    ended = _end_runs(state, now_ms, skew_ms)
-    spent = any(message.id in running and message.attempts >= policy.max_attempts for message in ended.mail)
-    return spent or bool(due(ended, now_ms, skew_ms))
+    spent = any(message.delivered_fence and message.attempts >= policy.max_attempts for message in state.mail)
+    return spent or bool(due(state, now_ms, skew_ms))
 
 
 def _claim_again(
@@ -731,7 +728,7 @@ def _claim_again(
     An owner that only acquired the lease has no message yet: it stores its own and gets the oldest.
     """
     if message is not None and state_of(state, message.id, now_ms, policy.window_ms) is None:
-        state = _stored(state, replace(message, promised=as_ticket))
+        state = replace(state, mail=_placed(state.mail, replace(message, promised=as_ticket)))
     if not given(state) and not as_ticket:
         state = _deliver(state, now_ms, policy.max_attempts)
     return state, _granted(state, now_ms)
@@ -748,20 +745,22 @@ def _own(
     as_ticket: bool,
     skew_ms: int,
     wanted: Stored | None = None,
+    mail: tuple[Stored, ...] | None = None,
 ) -> tuple[KeyState, Granted | Accepted | Known | Nothing]:
     """Grant the key and give its oldest due message to the new owner; a ticket gets none (M6).
 
-    ``wanted`` is the caller's own message, as it was before.
+    ``wanted`` is the caller's own message, as it was before; ``mail`` are the messages if it was not among them.
     """
     running = _running(state)
-    noted = state if as_ticket else _note(state, policy)  # a caller that only sends need not know how failures pause
-    new = _grant(noted, owner, now_ms, ttl_ms, skew_ms, origin=origin)
+    known = None if as_ticket else policy  # a caller that only sends need not know how failures pause
+    new = _grant(state, owner, now_ms, ttl_ms, skew_ms, origin=origin, policy=known, mail=mail)
     if as_ticket:
         return new, _granted(new, now_ms)
     new = _bury_spent(new, running, now_ms, policy.max_attempts)
     new = _deliver(new, now_ms, policy.max_attempts)
-    if given(new):
-        return new, _granted(new, now_ms)
+    granted = _granted(new, now_ms)
+    if granted.given:
+        return new, granted
     # There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.
     freed = _free(new, now_ms, TenureEnd(how="released", owner=owner, successor=None, fence=new.fence))
     if wanted is None:
@@ -773,7 +772,7 @@ def _own(
     return _promised(promised, now_ms, wanted, owner, before=promised)
 
 
-def settle(  # noqa: C901 - one branch for each outcome
+def settle(  # noqa: C901, PLR0912 - one branch for each outcome
     state: KeyState,
     now_ms: int,
     owner: str,
@@ -804,24 +803,36 @@ def settle(  # noqa: C901 - one branch for each outcome
 
     failures = {failure.id: failure for failure in (*failed, *dropped)}
     drops = {failure.id for failure in dropped}
+    kept: list[Stored] = []
+    spent: list[Stored] = []
+    died: list[Stored] = []
+    traces: list[Ended] = []
     for message in state.mail:
         if message.id in handled:
-            state = _remove(state, message, "handled", now_ms, (results or {}).get(message.id))
+            traces.append(_trace(state, message, "handled", now_ms, (results or {}).get(message.id)))
         elif message.id in stopped:
-            state = _remove(state, message, "stopped", now_ms)
+            traces.append(_trace(state, message, "stopped", now_ms))
         elif message.id in drops and not message.promised:  # its source is told, and keeps it (M3: promised)
-            state = _remove(state, message, "failed", now_ms)
+            traces.append(_trace(state, message, "failed", now_ms))
         elif message.id in failures:  # the mailbox retries a promised message, even one promised meanwhile (M3)
-            state = _fail(state, message, failures[message.id], now_ms, policy)
-    state = _forget(_put_back(state, deferred), now_ms, policy.window_ms)
-    running = _running(state)  # and not named: as after a crash
-    state = _bury_spent(_end_runs(_note(state, policy), now_ms), running, now_ms, policy.max_attempts)
-
+            failure = failures[message.id]
+            is_spent = failure.final or message.attempts >= policy.max_attempts
+            (spent if is_spent else kept).append(_failed(message, failure, now_ms, policy))
+        elif message.id in deferred:
+            kept.append(_put_back(message, state.fence))
+        elif message.delivered_fence and message.attempts >= policy.max_attempts:  # and not named: as after a crash
+            died.append(message)
+        else:
+            kept.append(message)
     settled, mark = TenureEnd(how="settled", owner=owner, successor=None, fence=state.fence), state.stop
+    block, pauses_ms = _ends(policy)
+    mail = _taken_back(kept, now_ms, pauses_ms, block=block)
+    ended = Traces.of(state.ended).plus(traces).forgotten(now_ms, policy.window_ms)
+    state = _bury(_free(state, now_ms, settled, policy=policy, mail=mail, ended=ended), (*spent, *died), now_ms)
     if hold_ms:
         state = hold(state, now_ms, now_ms + hold_ms, hold_reason)
     if successor is None or now_ms < not_before_ms(state) or not due(state, now_ms):
-        return _freed(_free(state, now_ms, settled), now_ms, mark)
+        return _freed(state, now_ms, mark)
     new = _grant(state, successor, now_ms, ttl_ms)
     if ticket is not None:
         new = _change(new, [m.id for m in new.mail], lambda m: replace(m, promised=True))  # M3
@@ -837,38 +848,24 @@ def _freed(state: KeyState, now_ms: int, stop: str | None = None) -> tuple[KeySt
     return state, Freed(remaining=len(state.mail), due_ms=next_due_ms(state, now_ms), stop=stop)
 
 
-def _remove(state: KeyState, message: Stored, outcome: Outcome, now_ms: int, result: str | None = None) -> KeyState:
+def _remove(state: KeyState, message: Stored, outcome: Outcome, now_ms: int) -> KeyState:
     return replace(
         state,
         mail=tuple(other for other in state.mail if other.id != message.id),
-        ended=(*state.ended, _trace(state, message, outcome, now_ms, result)),
+        ended=Traces.of(state.ended).plus([_trace(state, message, outcome, now_ms)]),
     )
 
 
-def _fail(state: KeyState, message: Stored, failure: Failure, now_ms: int, policy: Policy) -> KeyState:
-    """Let a failed message pause, or make it a dead letter if it is out of attempts or the failure is final (M6)."""
-    if failure.final or message.attempts >= policy.max_attempts:
-        return _bury(state, replace(message, error=failure.error), now_ms)
+def _failed(message: Stored, failure: Failure, now_ms: int, policy: Policy) -> Stored:
+    """Let a failed message pause (M6)."""
     pause_ms = policy.pause_ms(message.attempts) if failure.after_ms is None else failure.after_ms
-    return _change(
-        state,
-        [message.id],
-        lambda failed: replace(failed, due_ms=now_ms + pause_ms, error=failure.error, delivered_fence=0),
-    )
+    return replace(message, due_ms=now_ms + pause_ms, error=failure.error, delivered_fence=0)
 
 
-def _put_back(state: KeyState, ids: Sequence[str]) -> KeyState:
-    """Put deferred messages back: promised, at their place, their delivery in this tenure not counted."""
-    return _change(
-        state,
-        ids,
-        lambda message: replace(
-            message,
-            attempts=message.attempts - 1 if message.delivered_fence == state.fence else message.attempts,
-            delivered_fence=0,
-            promised=True,
-        ),
-    )
+def _put_back(message: Stored, fence: int) -> Stored:
+    """Put a deferred message back: promised, at its place, its delivery in this tenure not counted."""
+    attempts = message.attempts - 1 if message.delivered_fence == fence else message.attempts
+    return replace(message, attempts=attempts, delivered_fence=0, promised=True)
 
 
 def _settled_before(

@@ -140,8 +140,8 @@ MUTANTS = (
     Mutant(
         "tomb: a failed claim leaves no trace (M3)",
         RULES_PY,
-        '        if trace.outcome == "failed" and trace.claimed_by == owner and',
-        '        if trace.outcome == "never" and trace.claimed_by == owner and',
+        "    if ended.has_failed(owner, now_ms, policy.window_ms):",
+        "    if False:",
         (MEMORY,),
     ),
     Mutant(
@@ -182,7 +182,7 @@ MUTANTS = (
     Mutant(
         "deaddup: a dead id is stored again (M5)",
         RULES_PY,
-        '        ended=(*state.ended, _trace(state, message, "dead", now_ms)),',
+        '        ended=Traces.of(state.ended).plus(_trace(state, message, "dead", now_ms) for message in spent),',
         "        ended=state.ended,",
         (MEMORY,),
     ),
@@ -202,9 +202,9 @@ MUTANTS = (
     ),
     Mutant(
         "handled ids are never forgotten (M5, H59)",
-        RULES_PY,
-        "    if len(kept) > REMEMBERED:\n",
-        "    if len(kept) > 1_000_000:\n",
+        "traces.py",
+        "            place = max(first, end - REMEMBERED)\n",
+        "            place = first\n",
         (MEMORY,),
     ),
     Mutant(
@@ -869,8 +869,8 @@ MUTANTS = (
     Mutant(
         "a message for later goes behind one that is later still (M14)",
         RULES_PY,
-        "place = next(places, len(state.mail))",
-        "place = len(state.mail)",
+        "place = next(places, len(mail))",
+        "place = len(mail)",
         (RULES, MEMORY),
     ),
     Mutant(
@@ -925,8 +925,8 @@ MUTANTS = (
     Mutant(
         "a grant keeps the note (M18)",
         RULES_PY,
-        "        stop=None,\n        note=None,\n",
-        "        stop=None,\n",
+        "        origin=described(state.origin, origin),\n        stop=None,\n        note=None,\n",
+        "        origin=described(state.origin, origin),\n        stop=None,\n",
         (RULES, MEMORY),
     ),
     Mutant(

@@ -39,6 +39,7 @@ EVERY_STORE = "tests/end_to_end/test_every_store.py"
 # By the path in the package, the first that fits. A stage is one run of pytest, by its words,
 # that ends with its first failure.
 STAGES: tuple[tuple[str, Stages], ...] = (
+    ("traces*", ((RULES, MEMORY), UNIT, (SCHEDULES, REDIS_RULES))),
     ("rules*", ((RULES, MEMORY), UNIT, (SCHEDULES, REDIS_RULES))),
     ("providers/[su]*", ((MEMORY,), UNIT, (SCHEDULES, EVERY_STORE))),  # what the providers share
     ("providers/memory*", ((MEMORY,), UNIT, (EVERY_STORE, "-k", "memory"))),

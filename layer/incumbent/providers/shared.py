@@ -216,13 +216,13 @@ def stored_message(stored: Stored, body: str | None, *, why_gone: str = "its bod
     """Make a message of a stored one and its body; ``why_gone`` explains a body of ``None``."""
     return message_of(
         body,
-        why_gone=why_gone,
-        id=stored.id,
-        attempt=stored.attempts,
-        stored_at_ms=stored.stored_ms,
+        stored.id,
+        stored.attempts,
+        stored.stored_ms,
         due_at_ms=stored.due_ms,
         promised=stored.promised,
         last_error=stored.error,
+        why_gone=why_gone,
     )
 
 
@@ -230,9 +230,9 @@ def dead_message(letter: Dead, body: str | None) -> Message:
     """Make a message of a dead letter: it is not due, and its source has been answered."""
     return message_of(
         body,
-        id=letter.id,
-        attempt=letter.attempts,
-        stored_at_ms=letter.stored_ms,
+        letter.id,
+        letter.attempts,
+        letter.stored_ms,
         promised=True,
         last_error=letter.error,
     )

@@ -5,7 +5,7 @@ letter at once, with the unchanged text as its event.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from incumbent.errors import LeaseLost
 from incumbent.frozen import dataclass, replace
@@ -30,24 +30,54 @@ class Settle(Protocol):
         ...
 
 
-def message_of(body: str | bytes | None, *, why_gone: str = "its body is gone", **of: Any) -> Message:
-    """Make a message from its stored body."""
-    if body is None:
-        return Unreadable(event=None, why=why_gone, **of)
-    try:
-        return Message(event=from_json(body), **of)
-    except UnreadableBody as cause:
-        return Unreadable(event=raw_text(body), why=str(cause), **of)
+def message_of(
+    body: str | bytes | None,
+    message_id: str,
+    attempt: int,
+    stored_at_ms: int,
+    *,
+    due_at_ms: int = 0,
+    promised: bool = False,
+    last_error: str | None = None,
+    why_gone: str = "its body is gone",
+) -> Message:
+    """Make a message from its stored body. The other arguments are the message's fields."""
+    event, why = None, why_gone
+    if body is not None:
+        try:
+            event = from_json(body)
+        except UnreadableBody as cause:
+            event, why = raw_text(body), str(cause)
+        else:
+            return Message(
+                id=message_id,
+                event=event,
+                attempt=attempt,
+                stored_at_ms=stored_at_ms,
+                due_at_ms=due_at_ms,
+                promised=promised,
+                last_error=last_error,
+            )
+    return Unreadable(
+        id=message_id,
+        event=event,
+        attempt=attempt,
+        stored_at_ms=stored_at_ms,
+        due_at_ms=due_at_ms,
+        promised=promised,
+        last_error=last_error,
+        why=why,
+    )
 
 
 def readable(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages that can be read. The others are given to the next tenure, which makes them dead letters."""
-    return tuple([message for message in messages if not isinstance(message, Unreadable)])
+    return tuple(message for message in messages if not isinstance(message, Unreadable))
 
 
 def all_readable(messages: Sequence[Message]) -> bool:
     """Return whether all messages can be read, as nearly always."""
-    return len(readable(messages)) == len(messages)
+    return not [message for message in messages if isinstance(message, Unreadable)]
 
 
 def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | None) -> Claim:

@@ -1,8 +1,8 @@
 """Stores a message and tries to own its key, in memory."""
 
 import functools
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterator
+from itertools import chain, count
 
 from incumbent import rules
 from incumbent.clock import deadline
@@ -81,8 +81,9 @@ class MemoryClaims(MemorySettles):
         answer = self._claim(key, owner, ttl_ms, policy, step)
         if not isinstance(answer, Claimed) or all_readable(answer.messages):
             return answer
-        answers = chain([answer], iter(lambda: self._claim(key, owner, ttl_ms, policy, step), None))
-        return claim_readable(answers.__next__, functools.partial(self._fail, key, ttl_ms, policy), message)
+        again = functools.partial(self._claim, key, owner, ttl_ms, policy, step)
+        answers: Iterator[Claim] = chain([answer], (again() for _ in count()))
+        return claim_readable(lambda: next(answers), functools.partial(self._fail, key, ttl_ms, policy), message)
 
     def _claim(
         self,

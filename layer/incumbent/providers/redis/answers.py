@@ -79,9 +79,9 @@ def message(message_id: bytes, meta: bytes, body: bytes) -> Message:
     attempts, stored, due, promised, *error = meta.split(b" ", 4)
     return message_of(
         body,
-        id=text(message_id),
-        attempt=int(attempts),
-        stored_at_ms=int(stored),
+        text(message_id),
+        int(attempts),
+        int(stored),
         due_at_ms=int(due),
         promised=promised == b"1",
         last_error=text(error[0]) if error else None,

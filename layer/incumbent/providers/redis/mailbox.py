@@ -314,7 +314,7 @@ def _own(answer: ScriptAnswer, owner: str, ttl_ms: int, message_id: str, body: s
     return Claimed(
         owner=owner,
         fence=fence,
-        messages=(message_of(body, id=message_id, attempt=1, stored_at_ms=now),),
+        messages=(message_of(body, message_id, 1, now),),
         waiting=0,
         expires_in_ms=pttl,
         deadline=deadline(answer.sent, ttl_ms, pttl),
