@@ -22,7 +22,7 @@ class Moment(NamedTuple):
     def until(self, later: "Moment") -> int:
         """Return the milliseconds to ``later``, on the clock that has fewer; negative when it has passed."""
         mono_ms, wall_ms = later.mono_ms - self.mono_ms, later.wall_ms - self.wall_ms
-        return min(wall_ms, mono_ms)
+        return mono_ms if mono_ms < wall_ms else wall_ms  # noqa: FURB136 - min() takes twice as long
 
 
 class Clock(Protocol):

@@ -72,7 +72,7 @@ class Ending:
                 ticket=ticket,
                 policy=settings.policy,
                 fence=tenure.fence,
-                **_more(stopped, results, hold_ms, hold_reason),
+                **(_more(stopped, results, hold_ms, hold_reason) if stopped or results or hold_ms else {}),
             )
         except LeaseLost as loss:
             if heartbeat is not None:
@@ -96,7 +96,8 @@ class Ending:
 
     def _note_released(self, tenure: Tenure, answer: Released, *, cut: bool) -> None:
         """Report that the key is free. ``cut``: the chain of invocations is too long."""
-        self._report_released(tenure, remaining=answer.remaining)
+        if "released" in self._progress.report.heard:
+            self._report_released(tenure, remaining=answer.remaining)
         if answer.remaining and cut:
             hops = self._progress.call.hops
             self._progress.report.tell(
@@ -165,8 +166,6 @@ class Ending:
         return Tenure.of(answer, progress.own) if isinstance(answer, Claimed) else None
 
     def _report_released(self, tenure: Tenure, *, remaining: int) -> None:
-        if "released" not in self._progress.report.heard:
-            return
         self._progress.report.tell(
             "released",
             owner=tenure.owner,

@@ -12,7 +12,7 @@ from incumbent.options import CheckedOptions, Selector
 from incumbent.owners import random_name
 from incumbent.sources import Source, stored_form
 from incumbent.stand_in import STAND_IN, clock_in_force
-from incumbent.validation import MAX_MESSAGE_ID_BYTES, check_message_id, fit_message_id, flag, is_fitted, shown
+from incumbent.validation import MAX_MESSAGE_ID_BYTES, check_message_id, fit_message_id, flag, shown
 from incumbent.values import Message, Origin
 from incumbent.wakers import Wake
 
@@ -47,7 +47,7 @@ class EventReader:
         request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
         message_id = self._message_id(event, source, request_id, key)
         stored = stored_form(event, source) if options.store is stored_form else options.store(event)
-        if results.unfinished(stored):
+        if type(stored) is not dict and results.unfinished(stored):
             results.refuse_unfinished(stored, f"{options.name}: store")
         return Call(
             full_key=full,
@@ -150,8 +150,8 @@ class EventReader:
 
     def _stored_id(self, message_id: str, key: str) -> str:
         """Return the id to store: one that is too long is digested. The sources' ids have been shortened already."""
-        if message_id.isascii() and len(message_id) <= MAX_MESSAGE_ID_BYTES and not is_fitted(message_id):
-            return message_id  # the usual ids, and quickly
+        if message_id.isascii() and len(message_id) <= MAX_MESSAGE_ID_BYTES and "~" not in message_id:
+            return message_id  # the usual ids, and quickly: the tilde is of a digested one
         try:
             return check_message_id(fit_message_id(message_id) if self._options.message_id else message_id, key)
         except ConfigurationError as cause:
@@ -171,7 +171,7 @@ class EventReader:
                 f"{self._options.name}: {selector.said} failed on the event ({type(cause).__name__}: {cause}): nothing "
                 "was run or stored"
             ) from cause
-        if results.unfinished(value):
+        if type(value) is not str and results.unfinished(value):
             results.refuse_unfinished(value, f"{self._options.name}: {selector.said}")
         return value
 

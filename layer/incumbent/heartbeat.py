@@ -166,12 +166,6 @@ class Heartbeat:
             self.lose(self._of.make_lost("its deadline has passed without a renewal"))
         return self._loss
 
-    def check(self, now: Moment) -> None:
-        """Raise ``LeaseLost`` if the lease is over at a moment."""
-        loss = self.loss_at(now)
-        if loss is not None:
-            raise loss
-
     @property
     def is_over(self) -> bool:
         """Whether nothing is renewed any more: the time of the invocation or of the run is over (M13, M20)."""

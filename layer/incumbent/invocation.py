@@ -17,7 +17,7 @@ A caller who waits (HTTP) gets its own message run and what else waits handed ov
 place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped, Work
@@ -33,7 +33,7 @@ from incumbent.reporting import describe
 from incumbent.results import as_sent
 from incumbent.tenure import Holding, Tenure
 from incumbent.validation import to_json
-from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Routed
+from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Message, Routed
 
 MAX_REASON_BYTES = 1_024
 
@@ -69,7 +69,7 @@ class _Run:
         self.error = error
         self.heartbeat = holding.heartbeat
         self.owner = lease.owner
-        self.attempt = lease.attempt
+        self.attempt = lease.messages[0].attempt
         self.outcome: Literal["failed", "stopped", "deferred", "handled"]
         if error is None:
             self.outcome = "deferred" if lease.deferred else "handled"
@@ -139,7 +139,7 @@ class Invocation:
                 route=setup.stores,
                 origin=call.origin,
                 policy=settings.policy,
-                **self._arrival(),
+                **(self._arrival(setup) if setup.says_how_it_came else {}),
             )
         except MailboxFull as full:
             if full.owner is not None or call.message is None or not may_make_room:
@@ -148,9 +148,9 @@ class Invocation:
             return self._claim(may_make_room=False)
         return self._note_claim(answer, owner)
 
-    def _arrival(self) -> dict[str, Any]:
+    def _arrival(self, setup: Setup) -> dict[str, Any]:
         """Return what the claim of a message says of its arrival, where that is not what is usual."""
-        setup, said = self._setup, dict[str, Any]()
+        said: dict[str, Any] = {}
         if self._call.message is None:
             return said
         if setup.debounce is not None and self.progress.can_wake_later():
@@ -162,10 +162,9 @@ class Invocation:
     def _note_claim(self, answer: Claim, owner: str) -> Tenure | Routed | Duplicate | Busy | Idle:
         """Report a claim's answer, and ask for the wake that it calls for."""
         call, report = self._call, self.report
-        if isinstance(answer, Claimed | Duplicate | Idle) and answer.dead_lettered:
-            report.dead(answer.dead_lettered)
         match answer:
             case Claimed():
+                report.dead(answer.dead_lettered)
                 tenure = Tenure.of(answer, self.progress.own)
                 if "claimed" in report.heard:
                     ids = tuple(tenure.ids)
@@ -177,10 +176,12 @@ class Invocation:
                     report.tell("superseded", message_ids=answer.superseded)
                 ask_for_wake(self.progress, answer.due_in_ms)
             case Duplicate():
+                report.dead(answer.dead_lettered)
                 report.tell("duplicate", holder=answer.owner, outcome=answer.state)
             case Busy():
                 report.tell("busy", holder=answer.owner)
             case Idle():
+                report.dead(answer.dead_lettered)
                 report.tell("idle")
                 if call.message is None:  # woken too early, or for nothing
                     ask_again(self.progress, answer.due_in_ms)
@@ -265,7 +266,9 @@ class Invocation:
         current = _CURRENT.set(lease)
         try:
             holding.start()
-            holding.heartbeat.check(began)  # a claim that was answered too late starts nothing (R12)
+            lost = holding.heartbeat.loss_at(began)
+            if lost is not None:  # a claim that was answered too late starts nothing (R12)
+                raise lost  # noqa: TRY301 - the run ends like one that lost its lease itself
             result = self._work(first, lease)
         except BaseException as raised:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
             error = raised
@@ -357,16 +360,16 @@ class Invocation:
             case "handled":
                 if has_own:
                     own.end(answer=Completed(result=run.result))
-                self._pass_on(run)
+                if self._setup.on_result is not None:
+                    self._pass_on(run, self._setup.on_result)
             case "stopped" | "deferred":
                 pass
 
-    def _pass_on(self, run: _Run) -> None:
+    def _pass_on(self, run: _Run, hook: Callable[[Message, Any], object]) -> None:
         """Give the results of others' messages to the hook."""
-        if self._setup.on_result is not None:
-            for message in run.messages:
-                if message.id != self.progress.own.id:
-                    guarded("on_result", self._setup.on_result, message, run.result)
+        for message in run.messages:
+            if message.id != self.progress.own.id:
+                guarded("on_result", hook, message, run.result)
 
     def _results(self, run: _Run) -> dict[str, Any] | None:
         """Return what the store keeps of a result (M17), for each message; ``None`` if it is not JSON."""

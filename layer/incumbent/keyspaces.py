@@ -3,7 +3,7 @@
 import sys
 
 from incumbent.errors import ConfigurationError
-from incumbent.validation import MAX_KEY_BYTES, check_key, check_text, fit, is_fitted, shown
+from incumbent.validation import MAX_KEY_BYTES, check_key, check_text, fit, shown
 
 
 def check_keyspace(keyspace: object) -> str:
@@ -25,7 +25,7 @@ def full_key(keyspace: str, key: object) -> str:
         and key.isascii()
         and keyspace.isascii()
         and len(keyspace) + len(key) < MAX_KEY_BYTES
-        and not is_fitted(key)
+        and "~" not in key  # of a digested key
     ):
         return f"{keyspace}/{key}" if keyspace else key  # the usual keys, and quickly
     prefix = _prefix(keyspace)

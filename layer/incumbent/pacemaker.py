@@ -36,7 +36,7 @@ class _Keeper:
     __slots__ = ("thread",)
 
     def __init__(self) -> None:
-        self.thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None  # unless it has been started and goes on
 
 
 class _Flight:
@@ -97,7 +97,7 @@ class Pacemaker:
             self._due[heart] = due
             keeper = self._keeper
             # A thread that an exception kept from starting, or that a bug has ended, is replaced.
-            if keeper is None or keeper.thread is None or not keeper.thread.is_alive():
+            if keeper is None or keeper.thread is None:
                 try:
                     self._appoint()
                 except BaseException:
@@ -127,10 +127,11 @@ class Pacemaker:
         """Start the thread that keeps the time from now on. Called under the lock."""
         keeper = self._keeper = _Keeper()
         try:
-            keeper.thread = self._make_thread(
+            thread = self._make_thread(
                 target=functools.partial(self._keep_time, keeper), name="incumbent-heartbeat", daemon=True
             )
-            keeper.thread.start()
+            thread.start()
+            keeper.thread = thread
         except BaseException:
             self._keeper = None
             raise
@@ -145,6 +146,8 @@ class Pacemaker:
                 self._keeper = None
             for heart in hearts:
                 heart.die(died)
+        finally:
+            keeper.thread = None
 
     def _next(self, keeper: _Keeper) -> Heart | None:
         """Wait until a heart is due, and return it. Return ``None`` when this thread is needed no more."""

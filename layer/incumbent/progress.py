@@ -19,8 +19,8 @@ from incumbent.wakers import Waker, can_delay
 class Setup(NamedTuple):
     """What all invocations of one handler share. ``mailbox`` is the provider, if it stores messages.
 
-    ``stores``, ``debounce`` and ``beat_ms`` are the settings'. ``heard`` are the facts that the observers take;
-    ``None`` if one of them is made anew for each invocation.
+    ``stores``, ``debounce`` and ``beat_ms`` are the settings'. ``says_how_it_came``: a claim does so. ``heard`` are the
+    facts that the observers take; ``None`` if one of them is made anew for each invocation.
     """
 
     provider: LeaseProvider
@@ -28,6 +28,7 @@ class Setup(NamedTuple):
     settings: Settings
     stores: bool
     debounce: Debounce | None
+    says_how_it_came: bool
     beat_ms: int
     heard: frozenset[FactName] | None
     clock: Clock
@@ -76,7 +77,7 @@ class Progress:
 
     def time_for_another(self) -> bool:
         """Return whether the next message runs here, and is not handed over."""
-        if not self.own.is_open and self.caller_waits() and self.can_wake():
+        if self.may_wake and not self.own.is_open and self.caller_waits() and self.can_wake():
             return False  # the caller has waited for its own run and waits for no other
         if self.settings.drain_ms is None and self.call.ends is None:
             return True

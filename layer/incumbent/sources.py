@@ -116,8 +116,8 @@ def _is_of_an_execution(event: Mapping[str, Any]) -> bool:
     """Return whether an event is a task of Step Functions: its input has the execution's ARN or context object."""
     for value in (event, *event.values()):
         arn = value
-        if _is_mapping(value):
-            arn = _execution_id(value) if "Execution" in value else None
+        if not isinstance(value, str):
+            arn = _execution_id(value) if _is_mapping(value) and "Execution" in value else None
         if isinstance(arn, str) and arn.startswith("arn:") and _EXECUTION.match(arn):
             return True
     return False
@@ -379,8 +379,9 @@ def _has_credentials(event: Any, source: Source | None = None) -> bool:
     """Return whether an event may have a request's credentials: a caller's, or CodePipeline's."""
     if not _is_mapping(event):
         return False
+    context = event.get("requestContext")
     return (
-        _is_mapping(event.get("requestContext"))
+        (context is not None and _is_mapping(context))
         or (len(event) > 1 and isinstance(event.get("headers"), Mapping))  # a request as a sender may write it
         or "CodePipeline.job" in event
         or (source or source_of(event)).synchronous

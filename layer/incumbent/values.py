@@ -131,10 +131,14 @@ class Origin:
 
     def __post_init__(self) -> None:
         """Refuse a field of more than 1,024 bytes, which would not fit beside the messages of a key."""
-        check_origin("keyspace", self.keyspace)
-        check_origin("target", self.target)
-        check_origin("request_id", self.request_id)
-        check_origin("log_stream", self.log_stream)
+        if self.keyspace != "":
+            check_origin("keyspace", self.keyspace)
+        if self.target is not None:
+            check_origin("target", self.target)
+        if self.request_id is not None:
+            check_origin("request_id", self.request_id)
+        if self.log_stream is not None:
+            check_origin("log_stream", self.log_stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,9 @@ class Wake:
         A ticket without the prefix of tickets is dropped: a forged event must not name a run's owner (M9: hand over).
         Raises ``StoredFormatUnknown`` for a later version (M12: format).
         """
-        inner = event.get("incumbent") if isinstance(event, dict) and len(event) == 1 else None
-        match inner:
+        if not isinstance(event, dict) or len(event) != 1 or "incumbent" not in event:
+            return None
+        match event["incumbent"]:
             case {"v": int(version), "key": str(key), "ticket": str() | None as ticket, "hops": int(hops)} if (
                 version == RESUME_VERSION and key and ticket != "" and hops >= 0
             ):

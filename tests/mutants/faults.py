@@ -803,8 +803,8 @@ MUTANTS = (
     Mutant(
         "a claim that was answered too late starts a run (R12)",
         "invocation.py",
-        "            holding.heartbeat.check(began)  # a claim that was answered too late starts nothing (R12)\n",
-        "",
+        "            if lost is not None:  # a claim that was answered too late starts nothing (R12)\n",
+        "            if False:\n",
         (RUNS,),
     ),
     Mutant(
