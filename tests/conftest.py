@@ -1,10 +1,12 @@
 """What every test finds: an environment that reaches no account, and the stores, each started at its first use."""
 
+import functools
 import os
 import shutil
 from collections.abc import Iterator
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from incumbent import addresses, policies, sweeper
 from incumbent.providers.memory import provider as memory
@@ -51,6 +53,15 @@ def environment_without_an_account() -> Iterator[None]:
                 patch.delenv(name)
         for name, value in AWS_ENVIRONMENT.items():
             patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service_models_read_once() -> Iterator[None]:
+    """Each session of boto3 reads DynamoDB's model, which takes longer than most tests."""
+    read = functools.cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
         yield
 
 

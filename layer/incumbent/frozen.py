@@ -138,7 +138,7 @@ def _open(made: type[Any]) -> type[Any]:
     if not _is_frozen(made):
         return made
     if "__open__" not in made.__dict__:
-        content = {name: value for name, value in made.__dict__.items() if name in ("__slots__", "__orig_bases__")}
+        content = {name: made.__dict__[name] for name in ("__slots__", "__orig_bases__") if name in made.__dict__}
         kind: Any = type(made)
         made.__open__ = kind(made.__name__, made.__bases__, {**content, "__setattr__": object.__setattr__})
     twin: type[Any] = made.__open__

@@ -10,7 +10,7 @@ from incumbent import Wake, resume, send
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.contract_calls import CALLS, KEY
-from tests.faults.stores import HASTY, Provider, dynamodb_client
+from tests.faults.stores import Hasty, Provider, dynamodb_client
 
 LATER_MS = 400
 TARGET = "handler"
@@ -28,8 +28,8 @@ class Place:
         """A provider of this process's own."""
         if self.table_name:
             client = dynamodb_client(self.port)
-            return DynamoDBProvider(table_name=self.table_name, client=client, key_prefix=self.prefix, clock=HASTY)
-        return RedisProvider(url=f"redis://127.0.0.1:{self.port}", key_prefix=self.prefix, clock=HASTY)
+            return DynamoDBProvider(table_name=self.table_name, client=client, key_prefix=self.prefix, clock=Hasty())
+        return RedisProvider(url=f"redis://127.0.0.1:{self.port}", key_prefix=self.prefix, clock=Hasty())
 
 
 def make_call(place: Place, name: str) -> NoReturn:

@@ -31,13 +31,11 @@ class Provider(LeaseProvider, Mailbox, Archive, Control, Protocol):
 
 
 class Hasty(SystemClock):
-    """The machine's clocks, without the pauses between tries."""
+    """The machine's clocks, with the pauses between tries skipped."""
 
     def sleep_ms(self, ms: int) -> None:
-        """Go on at once."""
-
-
-HASTY = Hasty()
+        """Be so much later at once."""
+        self.skipped_ms += ms
 
 
 @dataclass(kw_only=True)
@@ -56,11 +54,11 @@ class Store:
         self.network.mend()
         self.network.forget()
 
-    def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
+    def provider(self, clock: Clock | None = None, *, impatient: bool = False) -> Provider:
         """A provider whose requests pass the network; an impatient one gives up soon."""
         raise NotImplementedError
 
-    def bare(self, clock: Clock = HASTY) -> Provider:
+    def bare(self, clock: Clock | None = None) -> Provider:
         """Another client of the same keys, whose requests nothing happens to."""
         raise NotImplementedError
 
@@ -77,17 +75,17 @@ class ValkeyStore(Store):
 
     server: ValkeyServer
 
-    def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
+    def provider(self, clock: Clock | None = None, *, impatient: bool = False) -> Provider:
         """By URL: a client of our own."""
         return self._made(self.network.port, clock, SILENCE_MS if impatient else _PATIENCE_MS)
 
-    def bare(self, clock: Clock = HASTY) -> Provider:
+    def bare(self, clock: Clock | None = None) -> Provider:
         """By URL, to the server itself."""
         return self._made(self.server.port, clock, _PATIENCE_MS)
 
-    def _made(self, port: int, clock: Clock, waits_ms: int) -> Provider:
+    def _made(self, port: int, clock: Clock | None, waits_ms: int) -> Provider:
         url = f"redis://127.0.0.1:{port}?socket_timeout={waits_ms / 1_000}"
-        made = RedisProvider(url=url, key_prefix=self.prefix, clock=clock)
+        made = RedisProvider(url=url, key_prefix=self.prefix, clock=clock or Hasty())
         self._opened.append(made)
         return made
 
@@ -110,15 +108,16 @@ class DynamoDBStore(Store):
             create_table(self.past, self.table_name)
         self._tests += 1
 
-    def provider(self, clock: Clock = HASTY, *, impatient: bool = False) -> Provider:
+    def provider(self, clock: Clock | None = None, *, impatient: bool = False) -> Provider:
         """By a client that repeats nothing by itself."""
         return self._made(self.caller_waits if impatient else self.through, clock)
 
-    def bare(self, clock: Clock = HASTY) -> Provider:
+    def bare(self, clock: Clock | None = None) -> Provider:
         """By a client of the server itself."""
         return self._made(self.past, clock)
 
-    def _made(self, client: Any, clock: Clock) -> Provider:
+    def _made(self, client: Any, clock: Clock | None) -> Provider:
+        clock = clock or Hasty()
         return DynamoDBProvider(table_name=self.table_name, client=client, key_prefix=self.prefix, clock=clock)
 
 

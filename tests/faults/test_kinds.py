@@ -22,7 +22,7 @@ from incumbent.testing import servers
 from incumbent.testing.contract_calls import KEY, TTL_MS, message
 from incumbent.testing.proxy import RESP, Answer, LoseReply, LoseRequest, Pass, dynamodb_error, fault_proxy
 from incumbent.testing.servers import HOST, ValkeyServer, create_table
-from tests.faults.stores import HASTY, DynamoDBStore, Provider, Store, ValkeyStore, dynamodb_client, valkey_store
+from tests.faults.stores import DynamoDBStore, Hasty, Provider, Store, ValkeyStore, dynamodb_client, valkey_store
 
 CALLS: dict[str, Callable[[Provider], object]] = {
     "acquire": lambda p: p.acquire_lease(KEY, "A", TTL_MS),
@@ -185,7 +185,7 @@ class TestValkey:
         """READONLY, whatever is asked: a replica may be behind, so that its "nobody" and "lost" are no answers."""
         # H20: found here.
         with fault_proxy(replica.port, RESP) as network:
-            provider = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=HASTY)
+            provider = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=Hasty())
             assert "address of the primary" in str(refused(provider, call))
             assert len([each for each in network.sent if each.name == "EVALSHA"]) == retry.MAX_TRIES
             provider.close()
@@ -194,7 +194,7 @@ class TestValkey:
     def test_node_of_a_cluster_says_how_to_ask_it(self, slotless: int, call: str) -> None:
         """MOVED, at once: this client cannot follow."""
         with fault_proxy(slotless, RESP) as network:
-            provider = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=HASTY)
+            provider = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=Hasty())
             if call in LISTINGS:
                 network.choose(lambda request: Pass() if request.name == "SCAN" else Answer(data=b"-MOVED 1 h:1\r\n"))
                 assert CALLS[call](provider) == []
@@ -212,15 +212,15 @@ class TestValkey:
     def test_wrong_password_and_missing_rights_are_definitive(self, store: ValkeyStore) -> None:
         """WRONGPASS, NOAUTH and NOPERM, each of a real server, at once."""
         with servers.valkey(password="right") as server, fault_proxy(server.port, RESP) as network:
-            wrong = RedisProvider(url=f"redis://:wrong@{HOST}:{network.port}", clock=HASTY)
-            missing = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=HASTY)
+            wrong = RedisProvider(url=f"redis://:wrong@{HOST}:{network.port}", clock=Hasty())
+            missing = RedisProvider(url=f"redis://{HOST}:{network.port}", clock=Hasty())
             for provider in (wrong, missing):
                 assert "credentials" in str(refused(provider, "acquire"))
                 assert "wrong" not in str(refused(provider, "acquire"))
             assert [each.name for each in network.sent] == ["EVALSHA"] * 2  # of the missing one's calls, each once
             with redis.Redis(port=server.port, password="right") as client:
                 client.acl_setuser("small", enabled=True, nopass=True, commands=["+get", "+info"], keys=["*"])
-            small = RedisProvider(url=f"redis://small:x@{HOST}:{network.port}", clock=HASTY)
+            small = RedisProvider(url=f"redis://small:x@{HOST}:{network.port}", clock=Hasty())
             assert "ACL" in str(refused(small, "acquire"))
             assert len(network.sent) == 3
             for provider in (wrong, missing, small):
@@ -229,7 +229,7 @@ class TestValkey:
     def test_server_that_hangs_is_a_timeout(self) -> None:
         """Frozen for real: the connection stands, and nothing is said."""
         with servers.valkey() as server:
-            provider = RedisProvider(url=f"{server.url}?socket_timeout=0.1", clock=HASTY)
+            provider = RedisProvider(url=f"{server.url}?socket_timeout=0.1", clock=Hasty())
             provider.acquire_lease(KEY, "A", TTL_MS)
             os.killpg(server.process_group, signal.SIGSTOP)
             try:
@@ -309,7 +309,7 @@ class TestDynamoDB:
     @each_call
     def test_missing_table_is_definitive(self, store: DynamoDBStore, call: str) -> None:
         """ResourceNotFoundException of a real server: never "nobody owns it"."""
-        provider = DynamoDBProvider(table_name="no-such-table", client=store.through, clock=HASTY)
+        provider = DynamoDBProvider(table_name="no-such-table", client=store.through, clock=Hasty())
         assert "table_name" in str(refused(provider, call))
         assert len(store.network.sent) == 1
 
@@ -323,7 +323,7 @@ class TestDynamoDB:
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
         )
-        provider = DynamoDBProvider(table_name=name, client=store.through, clock=HASTY)
+        provider = DynamoDBProvider(table_name=name, client=store.through, clock=Hasty())
         for call in ("acquire", "owner", "claim"):
             store.network.forget()
             assert "pk and sk" in str(refused(provider, call))
@@ -336,7 +336,7 @@ class TestDynamoDB:
         for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
             monkeypatch.setenv(name, os.devnull)
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", f"http://{HOST}:{store.network.port}")
-        provider = DynamoDBProvider(table_name="t", boto3_session=boto3.session.Session(), clock=HASTY)
+        provider = DynamoDBProvider(table_name="t", boto3_session=boto3.session.Session(), clock=Hasty())
         error = refused(provider, "acquire")
         assert isinstance(error.__cause__, NoCredentialsError)
         assert "credentials" in str(error)
@@ -353,7 +353,7 @@ class TestDynamoDB:
         with socket.create_server((HOST, 0)) as server:
             port = server.getsockname()[1]
         client = dynamodb_client(port)
-        provider = DynamoDBProvider(table_name="t", client=client, clock=HASTY)
+        provider = DynamoDBProvider(table_name="t", client=client, clock=Hasty())
         for call in CALLS:
             assert "endpoint" in str(refused(provider, call))
         client.close()

@@ -12,20 +12,30 @@ from typing import Any
 
 import pytest
 
-from incumbent.clock import SYSTEM_CLOCK
+from incumbent.clock import SYSTEM_CLOCK, SystemClock
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.proxy import HTTP, RESP, CutRequest, Fault, Network, fault_proxy
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, why_no_dynalite
 from tests.budgets import budget
-from tests.faults.stores import HASTY, Provider, dynamodb_client
+from tests.faults.stores import Provider, dynamodb_client
 from tests.linearizability.checker import UNKNOWN, Operation, check
 from tests.linearizability.recording import CALLS, CUTS, LOOKS, Lane, record
 from tests.linearizability.sequential import OneKey
 
 CLIENTS = 3
 AT_ONCE = 20  # histories of one test
+
+
+class Impatient(SystemClock):
+    """The machine's clocks, which all clients of a history share, without the pauses between tries."""
+
+    def sleep_ms(self, ms: int) -> None:
+        """Go on at once."""
+
+
+IMPATIENT = Impatient()
 
 
 @dataclass(kw_only=True)
@@ -52,7 +62,7 @@ class ValkeyLane:
         """By URL: a client of our own. That of the history before is closed."""
         self.close()
         url = f"redis://127.0.0.1:{self.port}?socket_timeout=10"
-        self.opened = RedisProvider(url=url, key_prefix=prefix, clock=HASTY)
+        self.opened = RedisProvider(url=url, key_prefix=prefix, clock=IMPATIENT)
         return self.opened
 
     def close(self) -> None:
@@ -71,7 +81,7 @@ class DynamoDBLane:
 
     def provider(self, prefix: str) -> Provider:
         """By a client that repeats nothing by itself."""
-        return DynamoDBProvider(table_name=self.table_name, client=self.client, key_prefix=prefix, clock=HASTY)
+        return DynamoDBProvider(table_name=self.table_name, client=self.client, key_prefix=prefix, clock=IMPATIENT)
 
 
 @pytest.fixture(scope="module")

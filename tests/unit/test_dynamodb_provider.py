@@ -57,9 +57,9 @@ UPDATE, GET, PUT, DELETE = "UpdateItem", "GetItem", "PutItem", "DeleteItem"
 
 
 @pytest.fixture(scope="module")
-def on_moto(moto_server: DynamoDBServer) -> Iterator[Place]:
+def on_moto(dynamodb_server: DynamoDBServer) -> Iterator[Place]:
     """A table that returns the old item with a refusal, as DynamoDB does."""
-    place = Place(moto_server, tells_old=True)
+    place = Place(dynamodb_server, tells_old=True)
     yield place
     place.close()
 
