@@ -26,6 +26,19 @@ def test_import_loads_few_modules() -> None:
         assert f"incumbent.{name}" not in loaded
 
 
+def test_decorating_loads_no_module() -> None:
+    """Neither inspect nor jmespath for a handler with nothing around it whose key is at a path, and no store."""
+    assert loaded_by("@incumbent.leased(key_jmespath='detail.id', message_id_jmespath='id')") == []
+
+
+def loaded_by(decorator: str) -> list[str]:
+    """The modules that a decorator loads after ``import incumbent``."""
+    return printed(
+        f"{BEFORE}import incumbent\nbefore = set(sys.modules)\n{decorator}\ndef handler(event, context): ...\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+
+
 def test_import_compiles_few_patterns() -> None:
     """A regular expression costs up to a millisecond: one that few events need is compiled at its first use."""
     patterns = printed(PATTERNS)
