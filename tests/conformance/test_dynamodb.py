@@ -16,9 +16,11 @@ import pytest
 from botocore.config import Config
 
 from incumbent.providers.dynamodb import DynamoDBProvider
+from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
 from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, Walking
+from incumbent.testing.contract_calls import CALLS, ContractCall, ask, bare
 from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynalite
 from tests.budgets import SOAKING, budget
 from tests.unit.wire import check
@@ -143,6 +145,21 @@ class TestSeveral(Walking):
     def pass_time(self, ms: int) -> None:
         """All share the test's clock."""
         self.clock.advance(ms)
+
+
+@pytest.mark.parametrize("call", [pytest.param(call, id=call.name.replace(" ", "-")) for call in CALLS])
+def test_moto_answers_every_call_as_memory_does(moto_place: Place, call: ContractCall) -> None:
+    """It refuses expressions that dynalite lets pass, and each call is made of other ones."""
+    moto_place.begin_test()
+    clock = FakeClock()
+    table = DynamoDBProvider(
+        table_name=moto_place.table, boto3_session=moto_place, key_prefix=f"test-{uuid.uuid4().hex[:12]}", clock=clock
+    )
+    memory = MemoryProvider(clock=clock)
+    for step in call.before:
+        step(table)
+        step(memory)
+    assert bare(ask(call.call, table)) == bare(ask(call.call, memory))
 
 
 if SOAKING or why_no_dynalite() is not None:

@@ -31,7 +31,7 @@ PROCESSORS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=["memory", "redis", "moto"])
+@pytest.fixture(scope="module", params=["memory", "redis", "dynamodb"])
 def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
     """Each kind of store."""
     if request.param == "memory":
@@ -40,7 +40,7 @@ def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
         with redis_store(request.getfixturevalue("valkey_server")) as observed:
             yield observed
     else:
-        with dynamodb_store("moto", request.getfixturevalue("moto_server")) as observed:
+        with dynamodb_store("dynamodb", request.getfixturevalue("dynamodb_server")) as observed:
             yield observed
 
 

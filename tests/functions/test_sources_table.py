@@ -36,7 +36,7 @@ BLOCK = Policy(on_error="block")
 Make: TypeAlias = Callable[..., "Story"]
 
 
-@pytest.fixture(scope="module", params=["memory", "redis", "moto"])
+@pytest.fixture(scope="module", params=["memory", "redis", "dynamodb"])
 def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
     """Each kind of store; the same with dynalite, in cluster mode and under faults is the conformance suite's."""
     if request.param == "memory":
@@ -45,7 +45,7 @@ def observed(request: pytest.FixtureRequest) -> Iterator[ObservedStore]:
         with redis_store(request.getfixturevalue("valkey_server")) as observed:
             yield observed
     else:
-        with dynamodb_store("moto", request.getfixturevalue("moto_server")) as observed:
+        with dynamodb_store("dynamodb", request.getfixturevalue("dynamodb_server")) as observed:
             yield observed
 
 

@@ -156,7 +156,7 @@ def test_valkey_is_linearizable(valkey_lanes: list[Lane], chunk: int, faults: fl
     explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), valkey_lanes, faults=faults, several=False)
 
 
-@pytest.mark.parametrize("chunk", range(budget(4, soak=8)))
+@pytest.mark.parametrize("chunk", range(budget(2, soak=8)))
 def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int) -> None:
     """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
     explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), moto_lanes, faults=0.25 if chunk else 0.0, several=True)
@@ -164,7 +164,7 @@ def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int) ->
 
 if why_no_dynalite() is None:
 
-    @pytest.mark.parametrize("chunk", range(budget(2, soak=10)))
+    @pytest.mark.parametrize("chunk", range(budget(4, soak=10)))
     def test_dynamodb_is_linearizable_on_dynalite(dynalite_lanes: list[Lane], chunk: int) -> None:
         """R1, R8, M1 to M5: also where a refusal does not say what it has found."""
         cuts = [each for each in CUTS if not isinstance(each, CutRequest)]  # half a request is the end of dynalite

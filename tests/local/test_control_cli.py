@@ -44,9 +44,9 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         server: ValkeyServer = request.getfixturevalue("valkey_server")
         environment = {"INCUMBENT_REDIS_URL": server.url}
     else:
-        moto: DynamoDBServer = request.getfixturevalue("moto_server")
-        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", moto.endpoint_url)
-        create_table(boto3.client("dynamodb", endpoint_url=moto.endpoint_url), prefix)
+        table: DynamoDBServer = request.getfixturevalue("dynamodb_server")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", table.endpoint_url)
+        create_table(boto3.client("dynamodb", endpoint_url=table.endpoint_url), prefix)
         environment = {"INCUMBENT_TABLE_NAME": prefix}
     provider = from_env({"INCUMBENT_PROVIDER": request.param, "INCUMBENT_KEY_PREFIX": prefix, **environment})
     with stand_in(provider, wakes=wakes):

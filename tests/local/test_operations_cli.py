@@ -1,4 +1,4 @@
-"""``incumbent dead`` and ``incumbent sweep`` as somebody at a terminal meets them, on Valkey and on moto."""
+"""``incumbent dead`` and ``incumbent sweep`` as somebody at a terminal meets them, on Valkey and on DynamoDB."""
 
 import io
 import json
@@ -35,9 +35,9 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
         options = ["--provider", "redis", "--redis-url", server.url]
         environment = {"INCUMBENT_REDIS_URL": server.url}
     else:
-        moto: DynamoDBServer = request.getfixturevalue("moto_server")
-        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", moto.endpoint_url)
-        create_table(boto3.client("dynamodb", endpoint_url=moto.endpoint_url), prefix)
+        table: DynamoDBServer = request.getfixturevalue("dynamodb_server")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", table.endpoint_url)
+        create_table(boto3.client("dynamodb", endpoint_url=table.endpoint_url), prefix)
         options = ["--provider", "dynamodb", "--table", prefix]
         environment = {"INCUMBENT_TABLE_NAME": prefix}
     environment |= {"INCUMBENT_PROVIDER": request.param, "INCUMBENT_KEY_PREFIX": prefix}
@@ -95,7 +95,7 @@ def spoil(place: tuple[Store, list[str]], letters: Store, request: pytest.Fixtur
         bare = redis.Redis.from_url(options[3])
         edit(bare, f"{{{options[-1]}:lease:orders/a}}:letters", {1: 2}, field="mm1")
     else:
-        server: DynamoDBServer = request.getfixturevalue("moto_server")
+        server: DynamoDBServer = request.getfixturevalue("dynamodb_server")
         client = boto3.client("dynamodb", endpoint_url=server.endpoint_url)
         (letter,) = client.query(
             TableName=options[3],
