@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeAlias
 from incumbent.clock import Moment
 from incumbent.frozen import dataclass, field
 from incumbent.lease import Lease
-from incumbent.owners import new_owner
 from incumbent.values import Busy, Duplicate, Idle, Message, Origin, Routed
 
 
@@ -30,10 +29,6 @@ class Call:
     ends: Moment | None = None
     synchronous: bool = False
     comes_again: bool = False
-
-    def new_owner(self) -> str:
-        """Make the owner string of one run."""
-        return new_owner(self.origin.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

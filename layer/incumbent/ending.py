@@ -68,7 +68,7 @@ class Ending:
                 failed=kept,
                 dropped=dropped,
                 deferred=deferred,
-                next_owner=call.new_owner() if another else None,
+                next_owner=progress.new_owner() if another else None,
                 ticket=ticket,
                 policy=settings.policy,
                 fence=tenure.fence,
@@ -152,7 +152,7 @@ class Ending:
         # The wake may have been sent nevertheless: the first to redeem the ticket continues (M9: hand over).
         answer = mailbox.claim(
             call.full_key,
-            call.new_owner(),
+            progress.new_owner(),
             settings.ttl_ms,
             None,
             ticket=ticket,

@@ -126,7 +126,7 @@ class Invocation:
     def _claim(self, *, may_make_room: bool = True) -> Tenure | Routed | Duplicate | Busy | Idle:
         """Acquire or route."""
         call, setup = self._call, self._setup
-        settings, mailbox, owner = setup.settings, setup.mailbox, call.new_owner()
+        settings, mailbox, owner = setup.settings, setup.mailbox, self.progress.new_owner()
         if mailbox is None:
             return self._acquire(owner)
         try:

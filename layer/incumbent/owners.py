@@ -11,9 +11,13 @@ def random_name() -> str:
     return os.urandom(16).hex()
 
 
-def new_owner(request_id: str | None) -> str:
-    """Make an owner string for one run: its request's id, and a random part that cannot be guessed."""
-    return f"{(request_id or 'run')[:_MAX_REQUEST_ID]}.{os.urandom(10).hex()}"
+def new_owners(request_id: str | None) -> list[str]:
+    """Make the owner strings of two runs: their request's id, and random parts that cannot be guessed.
+
+    Most invocations need both, to claim a key and to name the next run, and random bytes are a call of the system.
+    """
+    request, digits = (request_id or "run")[:_MAX_REQUEST_ID], os.urandom(20).hex()
+    return [f"{request}.{digits[:20]}", f"{request}.{digits[20:]}"]
 
 
 def new_ticket() -> str:

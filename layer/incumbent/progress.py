@@ -9,6 +9,7 @@ from incumbent.contract import LeaseProvider, Mailbox
 from incumbent.lease import Lease
 from incumbent.observe import FactName, Observer
 from incumbent.own_message import OwnMessage
+from incumbent.owners import new_owners
 from incumbent.pacemaker import Pacemaker
 from incumbent.reporting import Reporter
 from incumbent.settings import Settings
@@ -43,7 +44,7 @@ class Setup(NamedTuple):
 class Progress:
     """One invocation: its call, its message, the facts that it reports, and what it decides by."""
 
-    __slots__ = ("began", "call", "clock", "longest_ms", "may_wake", "own", "report", "settings", "setup")
+    __slots__ = ("_owners", "began", "call", "clock", "longest_ms", "may_wake", "own", "report", "settings", "setup")
 
     def __init__(self, setup: Setup, call: Call) -> None:
         self.setup = setup
@@ -57,6 +58,13 @@ class Progress:
         """How long the longest run has taken: another one may take as long."""
         self.may_wake = setup.waker is not None
         """Whether the waker is still trusted: no wake of this invocation has failed."""
+        self._owners: list[str] = []
+
+    def new_owner(self) -> str:
+        """Make the owner string of one run."""
+        if not self._owners:
+            self._owners = new_owners(self.call.origin.request_id)
+        return self._owners.pop()
 
     def can_wake(self) -> bool:
         """Return whether the rest can be handed over; a chain that is too long is cut and left to the sweeper."""

@@ -20,8 +20,8 @@ MAX_CALLS = 120
 """Python functions of the package that are called in one run. There were 230 before they were counted."""
 MAX_LOOKS_AT_THE_CLOCK = 8
 """As the invocation begins and to know when it ends; before, in and after the run; and before it is settled."""
-MAX_RANDOM = 2
-"""The owner of this run, and that of the next."""
+MAX_RANDOM = 1
+"""For the owner of this run and that of the next."""
 
 
 class AtOnce(MemoryProvider):

@@ -2,22 +2,23 @@
 
 import pytest
 
-from incumbent.owners import is_ticket, new_owner, new_ticket, random_name, request_of
+from incumbent.owners import is_ticket, new_owners, new_ticket, random_name, request_of
 from incumbent.validation import check_owner
 
 
 def test_no_two_are_alike() -> None:
     """H7: for the same request, too."""
-    names = [make() for make in (new_ticket, random_name, lambda: new_owner("r-1")) for _ in range(1_000)]
+    names = [make() for make in (new_ticket, random_name) for _ in range(1_000)]
+    names += [owner for _ in range(500) for owner in new_owners("r-1")]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("request_id", ["r-1", "with.dots", "", None, "x" * 500])
 def test_owner_names_its_request(request_id: str | None) -> None:
     """As much of it as a store takes; a run without one is just a run."""
-    owner = check_owner(new_owner(request_id), "k")
-    assert not is_ticket(owner)
-    assert request_of(owner) == (request_id or "run")[:128]
+    for owner in new_owners(request_id):
+        assert not is_ticket(check_owner(owner, "k"))
+        assert request_of(owner) == (request_id or "run")[:128]
 
 
 def test_ticket_is_not_an_owner() -> None:
@@ -30,6 +31,7 @@ def test_ticket_is_not_an_owner() -> None:
 
 def test_names_are_hard_to_guess() -> None:
     """At least ten random bytes."""
-    for made, prefix in ((new_ticket(), "ticket."), (new_owner("r"), "r."), (random_name(), "")):
+    owner, another = new_owners("r")
+    for made, prefix in ((new_ticket(), "ticket."), (owner, "r."), (another, "r."), (random_name(), "")):
         assert made.startswith(prefix)
         assert len(bytes.fromhex(made.removeprefix(prefix))) >= 10
