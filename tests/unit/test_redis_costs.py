@@ -1,7 +1,10 @@
 """What a call costs Redis, in figures that do not depend on the machine: requests, commands in scripts, bytes."""
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -111,6 +114,26 @@ class TestUncontended:
         claimed, sent = counter.cost(lambda: counter.claim("run", "B", 2, origin=ORIGIN))
         assert claimed == {"get": 2, "time": 1, "zadd": 1, "set": 2}
         assert sent <= 650
+
+    def test_arguments_are_written_as_bytes_at_once(self, counter: CountingServer) -> None:
+        """Only what tells a repetition is written for each try, and no command is packed a second time."""
+        calls: Counter[str] = Counter()
+
+        def note(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and str(frame.f_globals.get("__name__")).startswith("incumbent."):
+                calls[frame.f_code.co_name] += 1
+
+        counter.claim("bytes", "A", 1)
+        counter.settle("bytes", "A", 1)
+        sys.setprofile(note)
+        try:
+            counter.claim("bytes", "B", 2, origin=ORIGIN)
+            counter.settle("bytes", "B", 2)
+        finally:
+            sys.setprofile(None)
+        assert calls["_told"] <= 1
+        assert calls["_packed"] == 2
+        assert sum(calls.values()) <= 85  # of functions of the package
 
     def test_beat_while_nothing_waits(self, counter: CountingServer) -> None:
         """The lease's end, too."""

@@ -27,6 +27,9 @@ def read(sent: Moment, raw: Any, *, call: str, key: str) -> ScriptAnswer:
 
     Raises ``StoredFormatUnknown`` where a script has refused records, and ``LeaseUnavailable`` for what none answers.
     """
+    if type(raw) is bytes and raw:  # as mostly: a word, and numbers
+        word, *numbers = raw.split(b" ")
+        return ScriptAnswer(sent, word, numbers, ())
     parts: Sequence[Any] = [raw] if isinstance(raw, bytes) else raw
     if not parts or not isinstance(parts[0], bytes) or not parts[0]:
         raise senseless(key, raw)
@@ -40,7 +43,7 @@ def read(sent: Moment, raw: Any, *, call: str, key: str) -> ScriptAnswer:
             "edit by hand; it was left as it is. Look at the lease and its companions, and remove what is left of them",
             key=key,
         )
-    return ScriptAnswer(sent=sent, word=word, numbers=numbers, more=more)
+    return ScriptAnswer(sent, word, numbers, more)
 
 
 def text(value: bytes) -> str:

@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -94,6 +94,11 @@ def _form(count: int) -> bytes:
 
 
 def _packed(words: tuple[Any, ...]) -> bytes:
-    """Return a command as the server reads it."""
-    raw = [word if type(word) is bytes else str(word).encode() for word in words]
-    return _form(len(raw)) % tuple(chain.from_iterable(zip(map(len, raw), raw, strict=True)))
+    """Return a command as the server reads it. A script's words are bytes but for the first."""
+    raw: Sequence[Any] = (words[0].encode(), *words[1:])
+    form = _form(len(raw))
+    try:
+        return form % tuple(chain.from_iterable(zip(map(len, raw), raw, strict=True)))
+    except TypeError:  # a word is a number or text
+        raw = [word if type(word) is bytes else str(word).encode() for word in raw]
+        return form % tuple(chain.from_iterable(zip(map(len, raw), raw, strict=True)))

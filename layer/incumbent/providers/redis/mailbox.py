@@ -86,16 +86,17 @@ class Mailboxes(Requests):
         if after_ms or debounce or interrupt or policy.keep == "latest":
             flags += _control_flags(after_ms, debounce, interrupt=interrupt, latest=policy.keep == "latest")
         told: list[Argument] = [
-            owner,
-            ttl_ms,
-            b"" if message is None else message.id,
-            body or b"",
-            ticket or b"",
+            owner.encode(),
+            b"%d" % ttl_ms,
+            b"" if message is None else message.id.encode(),
+            b"" if body is None else body.encode(),
+            b"" if ticket is None else ticket.encode(),
             flags,
             _told_policy(policy),
         ]
         if origin is not None:
-            told += (origin.keyspace, origin.target or b"", origin.request_id or b"", origin.log_stream or b"")
+            said = (origin.keyspace, origin.target, origin.request_id, origin.log_stream)
+            told += [b"" if each is None else each.encode() for each in said]
 
         answer = self._run("claim", key, *told, call="claim", ttl_ms=ttl_ms)
         if answer.word == b"own" and message is not None:
@@ -194,17 +195,14 @@ class Mailboxes(Requests):
         answer = self._run(
             "settle",
             key,
-            owner,
-            ttl_ms,
+            owner.encode(),
+            b"%d" % ttl_ms,
             told_fence(fence),
-            successor or b"",
+            b"" if successor is None else successor.encode(),
             _ticket_flags if ticket is not None else _flags,
             _told_policy(policy),
             *_told_handled(handled, kept),
-            *[part for each in failed for part in ("f" + each.id, each.error, _pause(each))],
-            *[part for each in dropped for part in ("d" + each.id, each.error, _pause(each))],
-            *["w" + each for each in deferred],
-            *["s" + each for each in stopped],
+            *(_told_others(failed, dropped, deferred, stopped) if failed or dropped or deferred or stopped else ()),
             *([b"k%d" % hold_ms, reason] if hold_ms else ()),
             call="settle",
             ttl_ms=ttl_ms,
@@ -405,13 +403,26 @@ def _control_flags(after_ms: int, debounce: Debounce | None, *, interrupt: bool,
     return flags if debounce is None else flags + b"Q%dM%d" % (debounce.quiet_ms, debounce.max_ms)
 
 
-def _told_handled(handled: Sequence[str], results: Mapping[str, str]) -> Iterator[str]:
+def _told_handled(handled: Sequence[str], results: Mapping[str, str]) -> list[bytes]:
     """Write what was handled, and the results that are kept (M17)."""
+    told: list[bytes] = []
     for each in handled:
         if each in results:
-            yield from ("r" + each, results[each])
+            told += (b"r" + each.encode(), results[each].encode())
         else:
-            yield "h" + each
+            told.append(b"h" + each.encode())
+    return told
+
+
+def _told_others(
+    failed: Sequence[Failure], dropped: Sequence[Failure], deferred: Sequence[str], stopped: Sequence[str]
+) -> Iterator[Argument]:
+    """Write what was not handled."""
+    for kind, failures in (("f", failed), ("d", dropped)):
+        for each in failures:
+            yield from (kind + each.id, each.error, _pause(each))
+    yield from ("w" + each for each in deferred)
+    yield from ("s" + each for each in stopped)
 
 
 def _flags(is_repeated: bool) -> bytes:  # noqa: FBT001 - called by `Server.run`

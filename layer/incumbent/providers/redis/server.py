@@ -113,12 +113,12 @@ class Server:
         """
         code = script(name)
         check_wait(self._set_wait_ms, ttl_ms, key=key, advice=_SHORTER_WAIT)
-        count = code.names if names_count is None else names_count
-        keys = names(count)
+        names_count = code.names if names_count is None else names_count
+        keys, count = names(names_count), b"%d" % names_count
 
         def send(number: int, sent: Moment) -> tuple[Moment, Any]:
             client = self._reach(ttl_ms)
-            told = [each if type(each) is bytes else _told(each, number > 1) for each in arguments]
+            told = [each if type(each) is bytes else _told(each, is_repeated=number > 1) for each in arguments]
             try:
                 answer = self._send(client, "EVALSHA", code.sha, count, *keys, *told)
             except NoScriptError:
@@ -247,13 +247,13 @@ class Server:
         _warn_of_eviction(memory)
 
 
-def _told(argument: Argument, repeated: bool) -> bytes:  # noqa: FBT001 - given by position, as everything here
+def _told(argument: Argument, *, is_repeated: bool) -> bytes:
     """Encode an argument for a script."""
     if isinstance(argument, str):
         return argument.encode(errors="backslashreplace")
     if isinstance(argument, int):
         return b"%d" % argument
-    return argument if isinstance(argument, bytes) else argument(repeated)
+    return argument if isinstance(argument, bytes) else argument(is_repeated)
 
 
 def _never_repeating(address: ServerAddress, waits: int, credentials: CredentialProvider | None) -> dict[str, Any]:
