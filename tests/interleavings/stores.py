@@ -203,20 +203,19 @@ def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
 
     if not lease:
         return
-    yield from differ("ids", elements(lease, "ids"), item.ids(state))
-    yield from differ("recent", elements(lease, "recent"), traces.recent(inline.ended))
+    known = frozenset(each for each in elements(lease, "known") if not each.startswith("="))
+    yield from differ("known", known, frozenset(each for each in item.known(state.mail, inline.ended) if each[0] != "="))
     yield from differ("tombs", elements(lease, "tombs"), traces.tombs(inline.ended))
-    for kind, name in traces.PAST.items():
-        known = lease.get(name, {"S": ""})["S"]
+    for kind, past in traces.past_of(lease.get("past", {"S": ""})["S"]).items():
         for trace in state.ended:
             wanted = short(trace.claimed_by if kind == "failed" else trace.id)
-            if rules.KINDS[trace.outcome] == kind and trace not in inline.ended and wanted not in known:
-                yield f"{name} is {known!r} and does not show {trace}"
+            if rules.KINDS[trace.outcome] == kind and trace not in inline.ended and wanted not in past:
+                yield f"past is {past!r} for {kind} and does not show {trace}"
     yield from differ("inline_bytes", int(lease.get("inline_bytes", {"N": "0"})["N"]), item.inline_bytes(state.mail))
     yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail) or state.held_until_ms > 0)
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
     yield from differ("note", "note" in lease, state.owner is not None and "note" in lease)
-    yield from differ("left_fence", "left_fence" in lease, state.tenure_end is not None)
     if not state.mail:
-        for name in ("head_attempts", "head_due", "head_given"):
-            yield from differ(name, int(lease.get(name, {"N": "0"})["N"]), 0)
+        yield from differ("head", [name for name in ("head", "head_given") if name in lease], [])
+    elif "head" in lease:
+        yield from differ("head_given", "head_given" in lease, True)  # noqa: FBT003 - a value

@@ -493,8 +493,8 @@ MUTANTS = (
     Mutant(
         "an id is stored twice (M5)",
         QUICK,
-        '    for name in ("ids", "recent", PAST["handled"], PAST["dead"]):\n',
-        '    for name in (PAST["handled"], PAST["dead"]):\n',
+        '    for name in ("known", "past"):\n',
+        '    for name in ("past",):\n',
         (TABLE,),
     ),
     Mutant(
@@ -620,8 +620,8 @@ MUTANTS = (
     Mutant(
         "a quick grant leaves the mark of the tenure before (M16)",
         QUICK,
-        '    for name in ("left", "left_fence", "expires_on", "stop", "note"):\n',
-        '    for name in ("left", "left_fence", "expires_on", "note"):\n',
+        '    for name in ("expires_on", "stop"):',
+        '    for name in ("expires_on",):',
         (TABLE, INTERLEAVINGS),
     ),
     Mutant(
@@ -732,8 +732,8 @@ MUTANTS = (
     Mutant(
         "ids are forgotten when their traces move into a page (M5)",
         "providers/dynamodb/traces.py",
-        'return (before + "".join(map(short, names)))',
-        "return before",
+        'found.append((text + "".join(map(short, names)))[-REMEMBERED * SHORT :])',
+        "found.append(text)",
         (INTERLEAVINGS,),
     ),
     Mutant(
@@ -954,8 +954,8 @@ MUTANTS = (
     Mutant(
         "a quick settle leaves the note of its run (M18)",
         QUICK,
-        '    for name in ("lease_owner", "stop", "note"):\n',
-        '    for name in ("lease_owner", "stop"):\n',
+        '    for name in ("lease_owner", "note"):\n',
+        '    for name in ("lease_owner",):\n',
         (CONTROLLED,),
     ),
     Mutant(

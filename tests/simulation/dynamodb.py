@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from incumbent.providers.dynamodb import DynamoDBProvider, item
 from incumbent.rules import KeyState
 from tests.simulation.environment import Environment
-from tests.simulation.expressions import Item, holds, updated
+from tests.simulation.expressions import Item, demands, holds, updated
 from tests.simulation.network import TIMEOUT_MS, Network, NoAnswer, Throttled
 from tests.simulation.simulated_provider import asked_by
 from tests.simulation.store import KEY, NOTHING_YET, Asked, Witness
@@ -97,11 +97,10 @@ class Table:
         return sorted(found, key=_name, reverse=not request.get("ScanIndexForward", True))
 
     def _seen(self, condition: str) -> str:
-        """The condition, or what is left of it: it is a row of demands, each in brackets."""
+        """The condition, or what is left of it: it is a row of demands, in brackets where one is a choice."""
         if not self._blind_to:
             return condition
-        demands = condition[1:-1].split(") AND (")
-        return " AND ".join(f"({demand})" for demand in demands if not re.search(self._blind_to, demand))
+        return " AND ".join(each for each in demands(condition) if not re.search(self._blind_to, each))
 
     def _tell(self, asked: Asked, after: KeyState, now_ms: int) -> None:
         before, self._state = self._state, after
@@ -142,8 +141,8 @@ class Client:
             case "ALL_NEW":
                 return {"Attributes": found}
             case "UPDATED_NEW":
-                written = set(re.findall(r"#\w+", request["UpdateExpression"]))
-                names = {request["ExpressionAttributeNames"][name] for name in written}
+                named = request.get("ExpressionAttributeNames", {})
+                names = {named.get(name, name) for name in re.findall(r"#?\w+", request["UpdateExpression"])}
                 return {"Attributes": {name: value for name, value in found.items() if name in names}}
             case _:
                 return {}

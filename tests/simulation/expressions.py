@@ -35,6 +35,18 @@ def holds(condition: str, item: Item, request: Mapping[str, Any]) -> bool:
     return not condition or _condition(condition)(_scope(item, request))
 
 
+def demands(condition: str) -> list[str]:
+    """The parts of a condition that must all hold."""
+    found, depth = [""], 0
+    for word in re.split(r"( AND |[()])", condition):
+        depth += {"(": 1, ")": -1}.get(word, 0)
+        if word == " AND " and not depth:
+            found.append("")
+        else:
+            found[-1] += word
+    return found
+
+
 def updated(update: str, item: Item, request: Mapping[str, Any]) -> Item:
     """The item after an update. All of it reads the item as it was before."""
     scope, after = _scope(item, request), {name: _copy(value) for name, value in item.items()}

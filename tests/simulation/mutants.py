@@ -399,7 +399,7 @@ _ALL = (
         says="A close does not ask whether a message has come since.",
         breaks=("M3",),
         scenario="pair",
-        blind_to=r"^attribute_not_exists\(#mail\[",
+        blind_to=r"^attribute_not_exists\(mail\[",
         stores=("dynamodb",),
     ),
     Mutant(
@@ -471,17 +471,17 @@ _ALL = (
             breaks=breaks,
             scenario=scenario,
             stores=("dynamodb",),
-            blind_to=f"#{re.escape(attribute)}",
+            blind_to=rf"\b{re.escape(attribute)}",
             first=3_000 if attribute == "edits" else 0,
         )
         for attribute, breaks, scenario in (
             ("edits", ("M3",), "again"),
             ("expires_at", ("R1", "R12"), "only_leases"),
             ("lease_owner", ("R1", "R12"), "only_leases"),
-            ("ids", ("M5",), "short_of_time"),
+            ("known", ("M5",), "short_of_time"),
             ("tombs", ("M3",), "copies"),
             ("mail[", ("M3",), "pair"),
-            ("head_attempts", ("M6",), "orphaned"),
+            ("head_given", ("M6",), "orphaned"),
             ("not_before", ("M15",), "held"),
         )
     ),

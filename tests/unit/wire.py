@@ -12,6 +12,7 @@ from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.config import Config
 from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
+from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.dynamodb.attributes import size_of
@@ -21,6 +22,7 @@ from incumbent.testing.servers import DynamoDBServer, create_table
 _VERBS = {"SET", "REMOVE", "ADD", "DELETE"}
 _FUNCTIONS = {"contains", "attribute_exists", "attribute_not_exists", "if_not_exists", "list_append", "size"}
 _WORDS = frozenset({"AND", "OR", "NOT", *_VERBS, *_FUNCTIONS})
+_RESERVED = frozenset(map(str.lower, ReservedKeywords.get_reserved_keywords()))
 _TOKEN = re.compile(r"[#:]?\w+|<=|>=|<>|[-+=<>(),.\[\]]|\s+")
 
 Fault = Callable[[Any], Any]
@@ -38,7 +40,7 @@ def check(params: Mapping[str, Any], **_: Any) -> None:
         assert len(operators) <= 300, text
         for token in tokens:
             if token[0].isalnum() and not token.isdigit() and token not in {"begins_with", *_WORDS}:
-                raise AssertionError(f"{token} is named in {text}: it may be a reserved word")
+                assert token.lower() not in _RESERVED, f"{token} is a reserved word: {text}"
         used |= {token for token in tokens if token[0] in "#:"}
     used |= {token for token in _TOKEN.findall(params.get("ProjectionExpression", "")) if token[0] == "#"}
     names, values = params.get("ExpressionAttributeNames", {}), params.get("ExpressionAttributeValues", {})
@@ -67,7 +69,7 @@ def _targets(text: str) -> Iterator[str]:
 
 
 def _path(target: str, names: Mapping[str, str]) -> list[str]:
-    return [names.get(part, part) for part in re.findall(r"#\w+|\[\d+\]", target)]
+    return [names.get(part, part) for part in re.findall(r"#?\w+|\[\d+\]", target)]
 
 
 def _check_value(value: Mapping[str, Any]) -> None:

@@ -199,20 +199,20 @@ class Change:
             if self.held and not self._granted and not self._freed:  # a renewal: R4
                 update.when(f"{update.name('expires_at')} <= {until}")
             update.set_to(until, "expires_at")
-        if new.since_ms != old.since_ms:
+        if self._granted:
             update.set(new.since_ms, "since")
         self._policy(update)
         if new.origin != old.origin:
             self._describe(update)
-        if new.tenure_end != old.tenure_end:
-            update.give(None if new.tenure_end is None else item.left_text(new.tenure_end), "left")
-            update.give(None if new.tenure_end is None else new.tenure_end.fence, "left_fence")
+        if new.tenure_end is not None and new.tenure_end != old.tenure_end:  # else an earlier fence tells that it is over
+            update.set(item.left_text(new.tenure_end), "left")
+            if new.owner is not None:
+                update.set(new.tenure_end.fence, "left_fence")
 
     def _policy(self, update: Update) -> None:
-        if self.new.block != self._old.block:
-            update.give(self.new.block or None, "block")
-        if self.new.pauses_ms != self._old.pauses_ms:
-            update.give(item.pauses_text(self.new.pauses_ms), "pauses")
+        noted = item.policy_text_of(self.new)
+        if noted != item.policy_text_of(self._old):
+            update.give(noted, "policy")
 
     def _control(self, update: Update, now_ms: int) -> None:
         after = self._not_before(now_ms)
@@ -222,13 +222,15 @@ class Change:
             update.set(self.resumed, "resumed")
         if self._granted or self._freed:  # whatever came since the record was read
             update.remove("stop")
-            update.remove("note")
+            for name in ("note", "note_fence"):
+                update.remove(name)
             return
         if self.new.stop is not None and self._old.stop is None:
             mark = update.value(item.stop_value(self.new.stop))
             update.set_to(f"if_not_exists({update.name('stop')}, {mark})", "stop")  # one since the read stands (M16)
         if self.new.note is not None and self.new.note != self._old.note:
             update.set(self.new.note, "note")
+            update.set(self.new.fence, "note_fence")
 
     def _messages(self, update: Update) -> None:
         old, new, added = self._old.mail, self.new.mail, self._added
@@ -280,22 +282,23 @@ class Change:
         return {"L": written}
 
     def _delivery_of_head(self, update: Update) -> None:
-        head = item.delivery(self.new.mail[0]) if self.new.mail else {"attempts": 0, "due": 0, "given": 0}
-        for name, value in head.items():
-            if value != self.record.number(f"head_{name}"):
-                update.give(value or None, f"head_{name}")
+        stored, head = self.record.item, self.new.mail[0] if self.new.mail else None
+        given: int | None = None
+        said: str | None = None
+        if head is not None and (head.attempts or head.due_ms or head.delivered_fence):
+            given, said = head.delivered_fence, item.head_text(head.attempts, head.due_ms)
+        if given != (self.record.number("head_given") if "head_given" in stored else None):
+            update.give(given, "head_given")
+        if said != text(stored, "head"):
+            update.give(said, "head")
 
     def _sets(self, update: Update) -> None:
         stays = [trace for trace in self.record.inline(self.new.ended) if trace not in self.moved]
-        self._set(update, "ids", item.ids(self.new))
+        self._set(update, "known", item.known(self.new.mail, stays))
         self._set(update, "ended", frozenset(map(traces.trace_text, stays)))
-        self._set(update, "recent", traces.recent(stays))
         self._set(update, "tombs", traces.tombs(stays))
-        for kind, name in traces.PAST.items():
-            before = text(self.record.item, name) or ""
-            after = traces.past(before, self.moved, kind)
-            if after != before:
-                update.set(after, name)
+        if self.moved:
+            update.set(traces.past(text(self.record.item, "past"), self.moved), "past")
         bytes_more = item.inline_bytes(self.new.mail) - item.inline_bytes(self._old.mail)
         if not self.new.mail and "inline_bytes" in self.record.item:
             update.remove("inline_bytes")
@@ -305,7 +308,7 @@ class Change:
     def _set(self, update: Update, name: str, after: frozenset[str]) -> None:
         """Make a set what it is to be. Elements that others add meanwhile stay, where it only grows or only shrinks.
 
-        Only a step that adds its own message does both to ``ids``, and it is refused if others add theirs.
+        Only a step that adds its own message does both to ``known``, and it is refused if others add theirs.
         """
         before = elements(self.record.item, name)
         if before - after and after - before:

@@ -1,10 +1,13 @@
-"""Builds one UpdateItem: every name and value by a placeholder."""
+"""Builds one UpdateItem: every value by a placeholder, and a name only where DynamoDB reserves it."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from incumbent.frozen import dataclass
 from incumbent.providers.dynamodb.attributes import VERSION, Item, Typed, Value, typed
+
+# Of the names in the format, those that expressions may not contain; all others stand in them as they are.
+RESERVED = frozenset({"block", "by", "error", "left", "ref", "stored"})
 
 # What an applied update answers: the whole item, what it has written, or nothing.
 Returns = Literal["ALL_NEW", "UPDATED_NEW", "NONE"]
@@ -34,8 +37,9 @@ class Request:
             "ConditionExpression": self.condition,
             "ReturnValues": self.returns,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            "ExpressionAttributeNames": self.names,
         }
+        if self.names:
+            found["ExpressionAttributeNames"] = self.names
         if self.values:
             found["ExpressionAttributeValues"] = self.values
         return found
@@ -51,7 +55,7 @@ class Request:
 class Update:
     """A builder of one UpdateItem.
 
-    Expressions never contain attribute names, so reserved words cannot occur. Removals come last, and from the back of
+    Removals come last, and from the back of
     a list to its front: DynamoDB counts positions as they were before the update, other implementations as they are
     after each removal, and in this order both have the same result.
     """
@@ -67,14 +71,17 @@ class Update:
         self._conditions: list[str] = []
 
     def name(self, *path: str | int) -> str:
-        """Return the placeholder of an attribute, or of one inside another: ``name("mail", 3, "due")``."""
+        """Return an attribute, or one inside another, as an expression names it: ``name("mail", 3, "due")``."""
         text = ""
         for part in path:
             if isinstance(part, int):
                 text += f"[{part}]"
                 continue
-            self._names[f"#{part}"] = part
-            text += f".#{part}" if text else f"#{part}"
+            named = part
+            if part in RESERVED:
+                named = f"#{part}"
+                self._names[named] = part
+            text += f".{named}" if text else named
         return text
 
     def value(self, value: Value) -> str:
@@ -126,11 +133,15 @@ class Update:
 
     def delete(self, elements: frozenset[str], name: str) -> None:
         """Take elements out of a set."""
-        self._deletes.append(f"{self.name(name)} {self.value(elements)}")
+        self.delete_from(self.value(elements), name)
+
+    def delete_from(self, placeholder: str, name: str) -> None:
+        """Take the elements of a placeholder out of a set."""
+        self._deletes.append(f"{self.name(name)} {placeholder}")
 
     def when(self, condition: str) -> None:
         """Add a condition."""
-        self._conditions.append(f"({condition})")
+        self._conditions.append(f"({condition})" if " OR " in condition else condition)
 
     def when_is(self, value: Value, *path: str | int) -> None:
         """Add the condition that an attribute has a value."""

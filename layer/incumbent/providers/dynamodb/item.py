@@ -16,30 +16,34 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
 
     v                            the format's version
     lease_owner                  the owner of the key; absent when it was freed
-    expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``
-    left left_fence              how the last tenure ended on purpose, "<how>:<owner>:<successor>", digests (R8)
+    expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``, and is
+                                 when the key was freed; ``since`` then means nothing
+    left left_fence              how a tenure ended on purpose, "<how>:<owner>:<successor>", digests (R8): the last one
+                                 if the key was freed or ``left_fence`` is the fence, else an earlier one
     mail                         messages, oldest first: id, body or ref, by, stored,
                                  and, where not false or zero, promised, attempts, due, given, error
-    head_attempts _given _due    the same of mail[0], whose own count for nothing: they stand beside the list, since a
-                                 claim counts the delivery of the head in the update that appends to the list
+    head_given head              the same of mail[0], whose own count for nothing: they stand beside the list, since a
+                                 claim counts the delivery of the head in the update that appends to the list. Both are
+                                 absent if it was never delivered and is due; head is "<attempts>:<due>", if not "1:0"
     not_before                   "<quiet_until>:<held_until>:<reason>", zero where not set; absent where neither is, and
                                  it may remain when both are over (M15)
     resumed                      which call ended the last hold: evidence for a repeated resume or hold (R8)
     stop                         the reason why the tenure should stop, or true without one (M16)
-    note                         what the run noted last, as JSON (M18)
+    note note_fence              what the run noted last, as JSON, if the fence is still the same (M18)
     ended                        traces of the messages that left last, "<outcome><id><by><fence>.<at>" (R9), and ".k"
                                  behind it where an item holds the result, ".x" where that was too large
-    ids recent tombs             short digests: of the ids in mail, of the ids in ended that left for good (M5), and of
-                                 the claims in ended whose own message failed (M3). A message is stored at once only if
-                                 its id and its claim are not among them, nor among the following
-    past past_dead past_tombs    the short digests of traces in pages, dead and failed apart, the oldest first,
-                                 without a separator: the last 256 of each
+    known tombs                  short digests: of the ids in mail and of those in ended that left for good (M5), with
+                                 "=<digest>" beside one that two of them share; and of the claims in ended whose own
+                                 message failed (M3). A message is stored at once only if its id and its claim are not
+                                 among them, nor in the following
+    past                         the short digests of traces in pages, the oldest first, the last 256 of each kind:
+                                 handled, behind a "|" dead, behind another the claims of failed ones
     spent                        dead letters that were put back or purged, and whose items may still stand (R8):
                                  "<letter>", and "<letter>.<call>" by which call
     edits                        counts changes inside the mailbox that do not change the fence
     inline_bytes                 bytes of all bodies in ``mail``
-    block                        present when a paused message blocks the later ones (M6)
-    pauses                       the policy's pauses, separated by commas: for what dies with its run (M6)
+    policy                       for what dies with its run (M6): "b" if a paused message blocks the later ones, and the
+                                 pauses, separated by commas, or "d" for the usual ones
     keyspace target request_id log_stream      the last caller, and the function to wake (M8)
     orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored or a hold
                                  is, and since is the first moment at which messages can be orphans, but for a hold or
@@ -51,7 +55,9 @@ A writer changes the attributes that it knows and leaves all others. A value tha
 digest, since every write of the item costs as much as the whole item.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 from incumbent.errors import StoredFormatUnknown
@@ -71,9 +77,9 @@ from incumbent.providers.dynamodb.attributes import (
 )
 from incumbent.providers.dynamodb.bodies import KEPT_S, Reference
 from incumbent.providers.dynamodb.names import Digest, digest, short
-from incumbent.providers.dynamodb.traces import PAST, counted, in_order, trace_of
-from incumbent.rules import Ended, KeyState, Outcome, Stored, TenureEnd
-from incumbent.values import FOREVER_MS, Origin
+from incumbent.providers.dynamodb.traces import counted, in_order, past_of, trace_of
+from incumbent.rules import Ended, KeyState, Outcome, Stored, TenureEnd, kept_pauses
+from incumbent.values import FOREVER_MS, Origin, Policy
 
 INDEX = "orphans"
 
@@ -96,6 +102,7 @@ FIELDS = frozenset({"id", "body", "ref", "by", "promised", "stored", "attempts",
 # Up to so many stored messages, so many bytes of each one's last error are kept.
 _ERROR_BYTES = ((20, 2_048), (100, 128), (1_000_000, 32))
 _ID_BYTES = 8  # of a message's short digest in ``ids``, and of what stands around the message
+_BLOCKS, _USUAL, _USUAL_MS = "b", "d", (1_000, 10_000, 60_000, 300_000)
 _LEFT: Mapping[str, Literal["released", "settled", "moved", "transferred"]] = {
     "r": "released",
     "s": "settled",
@@ -140,11 +147,12 @@ class Record:
     def may_know(self, message_id: str, claim: str) -> bool:
         """Return whether the short digests show an id or a claim, so that a message is not stored at once."""
         one, other = short(message_id), short(claim)
+        past = text(self.item, "past") or ""
         return (
-            one in elements(self.item, "ids")
-            or one in elements(self.item, "recent")
+            one in elements(self.item, "known")
             or other in elements(self.item, "tombs")
-            or self.may_have_paged(message_id, claim)
+            or one in past
+            or other in past
         )
 
     def may_have_paged(self, message_id: str, claim: str) -> bool:
@@ -153,11 +161,9 @@ class Record:
 
     def past_kinds(self, message_id: str, claim: str) -> list[Outcome]:
         """Return of which kinds the pages may hold a trace of an id, or of a claim whose own message failed."""
-        return [
-            kind
-            for kind, name in PAST.items()
-            if name in self.item and short(claim if kind == "failed" else message_id) in self.item[name]["S"]
-        ]
+        one, other = short(message_id), short(claim)
+        past = past_of(text(self.item, "past"))
+        return [kind for kind, known in past.items() if (other if kind == "failed" else one) in known]
 
 
 NO_RECORD = Record(state=KeyState(), item={})
@@ -202,22 +208,20 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     mail = [_stored(each["M"], names) for each in item["mail"]["L"]] if "mail" in item else []
     quiet, held, reason = item["not_before"]["S"].split(":", 2) if "not_before" in item else ("0", "0", "")
     if mail:
-        mail[0] = replace(
-            mail[0],
-            attempts=number(item, "head_attempts"),
-            due_ms=number(item, "head_due"),
-            delivered_fence=number(item, "head_given"),
-        )
+        attempts, due_ms = head_of(item)
+        mail[0] = replace(mail[0], attempts=attempts, due_ms=due_ms, delivered_fence=number(item, "head_given"))
+    owner, fence, expires_ms = text(item, "lease_owner"), number(item, "fence"), number(item, "expires_at")
+    block, pauses_ms = _policy(item)
     return KeyState(
-        owner=text(item, "lease_owner"),
-        expires_ms=number(item, "expires_at"),
-        since_ms=number(item, "since"),
-        fence=number(item, "fence"),
+        owner=owner,
+        expires_ms=expires_ms,
+        since_ms=expires_ms if owner is None else number(item, "since"),
+        fence=fence,
         mail=tuple(mail),
         ended=in_order(trace_of(each, names) for each in item["ended"]["SS"]) if "ended" in item else (),
-        tenure_end=_left(item, names) if "left" in item else None,
-        block="block" in item,
-        pauses_ms=tuple(map(int, item["pauses"]["S"].split(","))) if "pauses" in item else (),
+        tenure_end=_left(item, names, fence) if owner is None or number(item, "left_fence") == fence else None,
+        block=block,
+        pauses_ms=pauses_ms,
         origin=None
         if not any(name in item for name in DESCRIBED)
         else Origin(
@@ -230,18 +234,55 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
         held_until_ms=int(held),
         held_reason=reason if int(held) else None,
         stop=item["stop"].get("S", "") if "stop" in item else None,
-        note=text(item, "note"),
+        note=text(item, "note") if number(item, "note_fence") == fence else None,
     )
 
 
-def _left(item: Item, names: Mapping[str, str]) -> TenureEnd:
+def _left(item: Item, names: Mapping[str, str], fence: int) -> TenureEnd | None:
+    if "left" not in item:
+        return None
     how, owner, successor = item["left"]["S"].split(":")
     return TenureEnd(
         how=_LEFT[how],
         owner=names.get(owner) or Digest(owner),
         successor=(names.get(successor) or Digest(successor)) if successor else None,
-        fence=number(item, "left_fence"),
+        fence=fence,
     )
+
+
+def head_of(item: Item) -> tuple[int, int]:
+    """Return how often the head was delivered, and when it is due: the usual is once, and at once."""
+    if "head_given" not in item:
+        return 0, 0
+    attempts, due_ms = item["head"]["S"].split(":") if "head" in item else ("1", "0")
+    return int(attempts), int(due_ms)
+
+
+def head_text(attempts: int, due_ms: int) -> str | None:
+    """Return the same in the form of ``head``; ``None`` for the usual."""
+    return None if (attempts, due_ms) == (1, 0) else f"{attempts}:{due_ms}"
+
+
+def policy_text(policy: Policy) -> str | None:
+    """Return what a key keeps of a policy, in the form of ``policy``."""
+    return _policy_text(policy.on_error == "block", kept_pauses(policy))
+
+
+def policy_text_of(state: KeyState) -> str | None:
+    """Return the same of a state."""
+    return _policy_text(state.block, state.pauses_ms)
+
+
+@lru_cache(maxsize=64)
+def _policy_text(block: bool, pauses_ms: tuple[int, ...]) -> str | None:  # noqa: FBT001 - private
+    pauses = _USUAL if pauses_ms == _USUAL_MS else ",".join(map(str, pauses_ms))
+    return (_BLOCKS if block else "") + pauses or None
+
+
+def _policy(item: Item) -> tuple[bool, tuple[int, ...]]:
+    stored = text(item, "policy") or ""
+    pauses = stored.removeprefix(_BLOCKS)
+    return stored != pauses, _USUAL_MS if pauses == _USUAL else tuple(map(int, pauses.split(","))) if pauses else ()
 
 
 def left_text(end: TenureEnd) -> str:
@@ -312,11 +353,14 @@ def inline_bytes(mail: Iterable[Stored]) -> int:
     return sum(len(each.body.encode()) for each in mail if not isinstance(each.body, Reference))
 
 
-def pauses_text(pauses_ms: Sequence[int]) -> str | None:
-    """The pauses as they stand in ``pauses``."""
-    return ",".join(map(str, pauses_ms)) or None
+def known(mail: Iterable[Stored], ended: Iterable[Ended]) -> frozenset[str]:
+    """Return the value of ``known``: short digests of the ids that wait, and of those that left for good (M5)."""
+    names = {digest(message.id) for message in mail}
+    names.update(digest(trace.id) for trace in ended if trace.outcome != "failed")
+    counts = Counter(map(short, names))
+    return frozenset((*counts, *(shared(each) for each, count in counts.items() if count > 1)))
 
 
-def ids(state: KeyState) -> frozenset[str]:
-    """Return the value of ``ids``: the short digests of the ids that wait (M5)."""
-    return frozenset(short(message.id) for message in state.mail)
+def shared(short_digest: str) -> str:
+    """Return what stands in ``known`` beside a short digest that two ids share: neither may be taken out alone."""
+    return f"={short_digest}"

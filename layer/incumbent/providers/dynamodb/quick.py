@@ -12,8 +12,8 @@ from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typed
 from incumbent.providers.dynamodb.expression import Request, Update
 from incumbent.providers.dynamodb.names import digest, short
-from incumbent.providers.dynamodb.traces import PAST, trace_text
-from incumbent.rules import BEYOND, Ended, Outcome, Stored, TenureEnd, kept_pauses
+from incumbent.providers.dynamodb.traces import trace_text
+from incumbent.rules import BEYOND, Ended, Outcome, Stored, TenureEnd
 from incumbent.values import Origin, Policy
 
 _DESCRIBED = tuple((name, f":{name}") for name in item.DESCRIBED)
@@ -64,6 +64,7 @@ def _renew(*, fenced: bool, shows: bool, notes: bool) -> Request:
     update.set_to(":until", "expires_at")
     if notes:
         update.set_to(":note", "note")
+        update.set_to(update.name("fence"), "note_fence")
     return update.request("ALL_NEW" if shows else "NONE")
 
 
@@ -79,6 +80,7 @@ def _release() -> Request:
     _when_held(update, fenced=False)
     update.when_absent("mail", 0)
     _free_key(update)
+    update.remove("stop")
     return update.request("NONE")
 
 
@@ -145,14 +147,13 @@ def claim(
         values[":ticket"] = _text(ticket or "")
     if message is not None:
         values |= _appending(message, shard)
-    kept = None if as_ticket else item.pauses_text(kept_pauses(policy))
-    if kept is not None:
-        values[":pauses"] = _text(kept)
+    noted = None if as_ticket else item.policy_text(policy)
+    if noted is not None:
+        values[":policy"] = _text(noted)
     return _claim(
         redeems=redeems,
         as_ticket=as_ticket,
-        block=policy.on_error == "block",
-        pauses=kept is not None,
+        notes=noted is not None,
         described=tuple(name for name, slot in _DESCRIBED if slot in values),
         most=0 if message is None else min(policy.max_pending + BEYOND, item.FEW),
         counts=":size" in values,
@@ -161,7 +162,7 @@ def claim(
 
 @cache
 def _claim(
-    *, redeems: bool, as_ticket: bool, block: bool, pauses: bool, described: tuple[str, ...], most: int, counts: bool
+    *, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str, ...], most: int, counts: bool
 ) -> Request:
     """``most`` is how many messages may be stored then (M7), and zero of a claim without a message."""
     update = Update()
@@ -175,13 +176,8 @@ def _claim(
     _when_claim_has_not_failed(update)
     _when_head_is_fresh(update)
     if not as_ticket:
-        update.set(1, "head_attempts")
-        update.set_to(_next_fence(update), "head_given")
-        update.give(block or None, "block")
-        if pauses:
-            update.set_to(":pauses", "pauses")
-        else:
-            update.remove("pauses")
+        update.set_to(_next_fence(update), "head_given")  # its first delivery
+        _note_policy(update, notes=notes)
     _grant(update)
     for name in described:
         update.set_to(f":{name}", name)
@@ -215,7 +211,7 @@ def _append_behind(*, most: int, target: bool, keyspace: bool, counts: bool) -> 
     update = Update()
     _when_ours(update)
     owned, since = update.name("lease_owner"), update.name("orphan_since")
-    head, held = update.name("head_due"), update.name("not_before")
+    head, held = update.name("head"), update.name("not_before")
     shows = f"(attribute_not_exists({head}) AND attribute_not_exists({held}))"
     update.when(f"attribute_exists({owned}) OR {shows} OR attribute_not_exists({since}) OR {since} <= :now")
     _when_claim_has_not_failed(update)
@@ -263,24 +259,26 @@ def settle(
     """
     trace = Ended(id=message_id, outcome=outcome, claimed_by=owner, fence=fence, at_ms=now_ms)
     left = TenureEnd(how="settled", owner=owner, successor=None, fence=fence)
-    kept = item.pauses_text(kept_pauses(policy))
+    noted = item.policy_text(policy)
     values = {
         **_holding(owner, fence, now_ms),
         **_freeing(left, now_ms),
         ":id": _text(message_id),
         ":by": _text(digest(owner)),
         ":trace": {"SS": [trace_text(trace)]},
-        ":short": {"SS": [short(owner if outcome == "failed" else message_id)]},
     }
-    if kept is not None:
-        values[":pauses"] = _text(kept)
-    return _settle(
-        drops=outcome == "failed", block=policy.on_error == "block", pauses=kept is not None, inline=inline
-    ).fill(values)
+    drops = outcome == "failed"
+    if drops:
+        known = short(message_id)
+        values[":tombs"], values[":ids"] = {"SS": [short(owner)]}, {"SS": [known]}
+        values[":shared"] = _text(item.shared(known))
+    if noted is not None:
+        values[":policy"] = _text(noted)
+    return _settle(drops=drops, notes=noted is not None, inline=inline).fill(values)
 
 
 @cache
-def _settle(*, drops: bool, block: bool, pauses: bool, inline: int) -> Request:
+def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
     update = Update()
     _when_held(update, fenced=True)
     update.when(f"{update.name('mail', 0, 'id')} = :id")
@@ -290,18 +288,17 @@ def _settle(*, drops: bool, block: bool, pauses: bool, inline: int) -> Request:
     update.when_absent("stop")
     if drops:
         update.when_absent("mail", 0, "promised")
+        update.when(f"NOT contains({update.name('known')}, :shared)")
     ended = update.name("ended")
     update.when(f"attribute_not_exists({ended}) OR size({ended}) < {update.value(inline)}")
     _free_key(update)
-    for name in ("mail", "ids", "inline_bytes", "head_attempts", "head_given", "head_due", "orphan_shard"):
+    for name in ("mail", "inline_bytes", "head_given", "head", "orphan_shard"):
         update.remove(name)
     update.add_to(":trace", "ended")
-    update.add_to(":short", "tombs" if drops else "recent")
-    update.give(block or None, "block")
-    if pauses:
-        update.set_to(":pauses", "pauses")
-    else:
-        update.remove("pauses")
+    if drops:  # another claim may store it: its id is not known any more
+        update.add_to(":tombs", "tombs")
+        update.delete_from(":ids", "known")
+    _note_policy(update, notes=notes)
     return update.request("NONE")
 
 
@@ -359,8 +356,14 @@ def _when_head_is_fresh(update: Update) -> None:
 
     A tenure is given the first that is due, and a fresh head would be.
     """
-    for name in ("head_attempts", "head_due"):
-        update.when_absent(name)
+    update.when_absent("head_given")
+
+
+def _note_policy(update: Update, *, notes: bool) -> None:
+    if notes:
+        update.set_to(":policy", "policy")
+    else:
+        update.remove("policy")
 
 
 def _next_fence(update: Update) -> str:
@@ -378,7 +381,7 @@ def _grant(update: Update) -> None:
         ("orphan_since", ":edge"),
     ):
         update.set_to(slot, name)
-    for name in ("left", "left_fence", "expires_on", "stop", "note"):
+    for name in ("expires_on", "stop"):  # how the last tenure ended, and its note, are known by their fences
         update.remove(name)
 
 
@@ -397,11 +400,10 @@ def _free_key(update: Update) -> None:
     """Free the key, which has no message and no hold: TTL may delete its record one day."""
     update.when_absent("not_before")
     update.set_to(":left", "left")
-    update.set_to(update.name("fence"), "left_fence")
-    for name in ("expires_at", "since", "orphan_since"):
+    for name in ("expires_at", "orphan_since"):
         update.set_to(":now", name)
     update.set_to(":ttl", "expires_on")
-    for name in ("lease_owner", "stop", "note"):
+    for name in ("lease_owner", "note"):
         update.remove(name)
 
 
@@ -411,17 +413,17 @@ def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:
 
 def _when_claim_has_not_failed(update: Update) -> None:
     """Add the condition that a late copy of a claim whose own message failed stores nothing (M3)."""
-    for name in ("tombs", PAST["failed"]):
+    for name in ("tombs", "past"):
         update.when(f"NOT contains({update.name(name)}, :claim)")
 
 
 def _append(update: Update, *, counts: bool) -> None:
     """Add a message whose id is not known (M5). ``counts``: its body stands in the record, if there is room."""
-    for name in ("ids", "recent", PAST["handled"], PAST["dead"]):
+    for name in ("known", "past"):
         update.when(f"NOT contains({update.name(name)}, :short)")
     mail = update.name("mail")
     update.set_to(f"list_append(if_not_exists({mail}, {update.value([])}), :message)", "mail")
-    update.add_to(":ids", "ids")
+    update.add_to(":ids", "known")
     update.set_to(":shard", "orphan_shard")
     if counts:
         inline = update.name("inline_bytes")

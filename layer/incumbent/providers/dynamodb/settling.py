@@ -6,8 +6,9 @@
        refused                the refusal shows the record
     2  the exact settle       all else, on the record that was shown or, where a quick one could not help, read
 
-A settle that finds the record full of traces moves them into a page, which is a put more. So is each result that is
-kept (M17).
+A settle that finds the record full of traces moves them into a page, which is a put more. Each tenth tenure of a key,
+as its fence tells, expects that and reads the record at once, since a refused request costs as many write units as a
+write. Each result that is kept is a put more, too (M17).
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,7 @@ class Settling:
             held=True,
             closes=self._successor is not None,
             window_ms=self.policy.window_ms,
+            fills=self._fills,
         )
         answer = step.answer
         match self._said_in_full(answer, step.said):
@@ -87,12 +89,18 @@ class Settling:
         return self.next_owner or self.ticket
 
     @property
+    def _fills(self) -> bool:
+        """Whether as many tenures have come since the last page as the record may have traces."""
+        inline = self.steps.inline_traces
+        return self.fence is not None and inline > 1 and self.fence % inline == inline - 1
+
+    @property
     def _finished(self) -> list[str]:
         return [*self.handled, *self.stopped, *(failure.id for failure in self.dropped)]
 
     def _first(self) -> Answer[Said]:
         """Try the quick settle if it may do, else read the record."""
-        others = self.failed or self.deferred or self.results or self.hold_ms
+        others = self.failed or self.deferred or self.results or self.hold_ms or self._fills
         if self.fence is None or len(self._finished) != 1 or others:
             return self.steps.table.read(self.call)
         return self.steps.table.update(self.call, self._quick)

@@ -91,13 +91,14 @@ class Steps:
         closes: bool = False,
         beside: bool = False,
         window_ms: int | None = None,
+        fills: bool = False,
         write: Write | None = None,
     ) -> Step[A]:
         """Decide on the shown record and write the decision, again after each refusal.
 
         A step that changes nothing writes nothing. An answer that was applied already, with the rules' answer, ends the
         step. ``held``, ``closes`` and ``beside`` are those of ``Change``, unless ``write`` writes the decision. With
-        ``window_ms``, traces may move into a page. Raises ``LeaseUnavailable`` when other writes came first too often.
+        ``window_ms``, traces may move into a page; ``fills``: even before there are too many. Raises ``LeaseUnavailable`` when other writes came first too often.
         """
         for turn in count():
             if shown.applied and shown.said is not None:
@@ -107,7 +108,16 @@ class Steps:
             if new == shown.record.state:
                 return Step(said=said, answer=shown)
             shown = self.attempt(
-                call, shown, rule, held=held, closes=closes, beside=beside, late=late, window_ms=window_ms, write=write
+                call,
+                shown,
+                rule,
+                held=held,
+                closes=closes,
+                beside=beside,
+                late=late,
+                window_ms=window_ms,
+                fills=fills,
+                write=write,
             )
         raise AssertionError  # shown_again ends it
 
@@ -136,6 +146,7 @@ class Steps:
         beside: bool = False,
         late: bool = False,
         window_ms: int | None = None,
+        fills: bool = False,
         write: Write | None = None,
     ) -> Answer[A]:
         """Write once the rules' decision on the shown record.
@@ -144,7 +155,8 @@ class Steps:
         """
         record, before = shown.record, shown.record.state
         decided = rule(before, When(shown.now_ms, shown.repeated, late))[0]
-        moved = () if window_ms is None else self._moved(record, decided)
+        most = self.inline_traces // 4 if fills else self.inline_traces
+        moved = () if window_ms is None else self._moved(record, decided, most)
         if moved:
             self.table.put(call, traces.page_item(call.pk, moved, window_ms or 0))
         self.put_results(call, decided.ended, window_ms or 0)
@@ -214,10 +226,11 @@ class Steps:
         if not any(trace.outcome == "dead" and digest(trace.id) == digest(letter.id) for trace in new):
             self.table.sweep(call, dead_name(letter.id, name))
 
-    def _moved(self, record: Record, decided: KeyState) -> tuple[Ended, ...]:
+    @staticmethod
+    def _moved(record: Record, decided: KeyState, most: int) -> tuple[Ended, ...]:
         """Return the traces that a page is to take: all that the record holds, if there are too many with the new."""
         stays = record.inline(decided.ended)
-        if len(stays) <= self.inline_traces:
+        if len(stays) <= most:
             return ()
         here = frozenset(record.inline(record.state.ended))
         return tuple(trace for trace in stays if trace in here)

@@ -16,7 +16,7 @@ from incumbent.providers.dynamodb.names import ENDED, SHORT, Digest, digest, res
 from incumbent.rules import KINDS, REMEMBERED, Ended, Outcome
 
 MAX_INLINE = 10  # traces in the lease item; only a settle of more messages at once leaves more
-PAST: Mapping[Outcome, str] = {"handled": "past", "dead": "past_dead", "failed": "past_tombs"}  # by kind
+PAST: tuple[Outcome, ...] = ("handled", "dead", "failed")  # the kinds in the order in which ``past`` has them
 
 _LETTERS: Mapping[Outcome, str] = {
     "handled": "h",
@@ -31,6 +31,7 @@ _TOO_LARGE = "x"
 _KEPT = "k"
 _DIGEST = len(digest(""))
 _NO_CLAIM = "." * _DIGEST
+_APART = "|"  # between the kinds in ``past``: not a character of a digest
 _SPARE_S = 3_600  # a page outlives its window by so much
 
 
@@ -87,20 +88,24 @@ def counted(traces: Sequence[Ended]) -> tuple[Ended, ...]:
     return tuple(reversed(kept))
 
 
-def recent(traces: Iterable[Ended]) -> frozenset[str]:
-    """Return the value of ``recent``: short digests of ids that left for good (M5)."""
-    return frozenset(short(trace.id) for trace in traces if trace.outcome != "failed")
-
-
 def tombs(traces: Iterable[Ended]) -> frozenset[str]:
     """Return the value of ``tombs``: short digests of claims that must store nothing any more (M3)."""
     return frozenset(short(trace.claimed_by) for trace in traces if trace.outcome == "failed")
 
 
-def past(before: str, moved: Iterable[Ended], of: Outcome) -> str:
-    """Return what ``past``, ``past_dead`` or ``past_tombs`` becomes when traces move into a page."""
-    names = (each.claimed_by if of == "failed" else each.id for each in moved if KINDS[each.outcome] == of)
-    return (before + "".join(map(short, names)))[-REMEMBERED * SHORT :]
+def past_of(stored: str | None) -> dict[Outcome, str]:
+    """Return the short digests of traces in pages, by kind, from the text of ``past``."""
+    texts = [*(stored or "").split(_APART), "", ""]
+    return dict(zip(PAST, texts, strict=False))
+
+
+def past(before: str | None, moved: Sequence[Ended]) -> str:
+    """Return what ``past`` becomes when traces move into a page: the last of each kind, as many as are remembered."""
+    found = []
+    for kind, text in past_of(before).items():
+        names = (each.claimed_by if kind == "failed" else each.id for each in moved if KINDS[each.outcome] == kind)
+        found.append((text + "".join(map(short, names)))[-REMEMBERED * SHORT :])
+    return _APART.join(found).rstrip(_APART)
 
 
 # --- pages
