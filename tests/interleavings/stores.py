@@ -211,7 +211,7 @@ def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
             wanted = short(trace.claimed_by if kind == "failed" else trace.id)
             if rules.KINDS[trace.outcome] == kind and trace not in inline.ended and wanted not in past:
                 yield f"past is {past!r} for {kind} and does not show {trace}"
-    yield from differ("inline_bytes", int(lease.get("inline_bytes", {"N": "0"})["N"]), item.inline_bytes(state.mail))
+    yield from differ("room", item.inline_bytes(state.mail) <= 2 * item.INLINE_BYTES_A_KEY, True)  # noqa: FBT003
     yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail) or state.held_until_ms > 0)
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
     yield from differ("note", "note" in lease, state.owner is not None and "note" in lease)

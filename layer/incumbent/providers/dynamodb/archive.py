@@ -158,7 +158,7 @@ def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Seque
     """
     record, letter = shown.record, letters[-1].dead
     text = steps.text(call, letter.id, letter.body) or ""
-    large = len(text.encode()) > min(item.INLINE_BYTES, item.INLINE_BYTES_A_KEY - record.number("inline_bytes"))
+    large = len(text.encode()) > min(item.INLINE_BYTES, item.INLINE_BYTES_A_KEY - item.inline_bytes(record.state.mail))
     reference, bodies = body_items(call.pk, letter.id, digest(f"redrive.{own}"), text, shown.now_ms)
     letter = replace(letter, body=reference if large else text)
     before = replace(record.state, dead=(letter,))

@@ -194,9 +194,9 @@ class Change:
             update.give(new.owner, "lease_owner")
         if new.fence != old.fence:
             update.set(new.fence, "fence")
-        if new.expires_ms != old.expires_ms or self._granted or self._freed:  # a beat may have changed it meanwhile
+        if not self._freed and (new.expires_ms != old.expires_ms or self._granted):  # a beat may have changed it
             until = update.value(new.expires_ms)
-            if self.held and not self._granted and not self._freed:  # a renewal: R4
+            if self.held and not self._granted:  # a renewal: R4
                 update.when(f"{update.name('expires_at')} <= {until}")
             update.set_to(until, "expires_at")
         if self._granted:
@@ -205,7 +205,7 @@ class Change:
         if new.origin != old.origin:
             self._describe(update)
         if new.tenure_end is not None and new.tenure_end != old.tenure_end:  # else an earlier fence tells that it is over
-            update.set(item.left_text(new.tenure_end), "left")
+            update.set(item.left_text(new.tenure_end, new.expires_ms if new.owner is None else None), "left")
             if new.owner is not None:
                 update.set(new.tenure_end.fence, "left_fence")
 
@@ -299,11 +299,6 @@ class Change:
         self._set(update, "tombs", traces.tombs(stays))
         if self.moved:
             update.set(traces.past(text(self.record.item, "past"), self.moved), "past")
-        bytes_more = item.inline_bytes(self.new.mail) - item.inline_bytes(self._old.mail)
-        if not self.new.mail and "inline_bytes" in self.record.item:
-            update.remove("inline_bytes")
-        elif bytes_more:
-            update.add(bytes_more, "inline_bytes")
 
     def _set(self, update: Update, name: str, after: frozenset[str]) -> None:
         """Make a set what it is to be. Elements that others add meanwhile stay, where it only grows or only shrinks.

@@ -144,7 +144,7 @@ class Claiming:
             elif self._routes_exactly or record.may_know(self.message_id or "", self.owner):
                 answer = self._attempt(answer)
             else:  # the refusal has decided that the key is held: the clock is not read again
-                self.most = min(self.policy.max_pending, len(record.state.mail) + item.AT_ONCE)
+                self.most = self._most(record)
                 answer = self.steps.table.update(self.call, self._append, repeated=answer.repeated)
                 if answer.applied and self.steps.owner(answer) is None:
                     return self._own_what_is_stored(answer)
@@ -254,7 +254,15 @@ class Claiming:
         """Return whether the record lacks room for the text."""
         if isinstance(self.body, Reference) or not self._adds(record.state, new):
             return False
-        return record.number("inline_bytes") + len(self.text.encode()) > item.INLINE_BYTES_A_KEY
+        return item.inline_bytes(record.state.mail) + len(self.text.encode()) > item.INLINE_BYTES_A_KEY
+
+    def _most(self, record: Record) -> int:
+        """Return how many messages there may be with this one: others may have come since the record was shown."""
+        more = item.AT_ONCE
+        if not isinstance(self.body, Reference):
+            room = item.INLINE_BYTES_A_KEY - item.inline_bytes(record.state.mail)
+            more = min(more, max(1, room // len(self.text.encode())))
+        return min(self.policy.max_pending, len(record.state.mail) + more)
 
     def _sweep_body(self, record: Record) -> None:
         """Delete the large body, unless it is the record's."""

@@ -16,10 +16,11 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
 
     v                            the format's version
     lease_owner                  the owner of the key; absent when it was freed
-    expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``, and is
-                                 when the key was freed; ``since`` then means nothing
-    left left_fence              how a tenure ended on purpose, "<how>:<owner>:<successor>", digests (R8): the last one
-                                 if the key was freed or ``left_fence`` is the fence, else an earlier one
+    expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``. Of a
+                                 key that was freed, only the fence counts
+    left left_fence              how a tenure ended on purpose, "<how>:<owner>:<successor>", digests (R8), with ":<at>"
+                                 if it freed the key: the last one if the key is free or ``left_fence`` is the fence,
+                                 else an earlier one, which counts for nothing
     mail                         messages, oldest first: id, body or ref, by, stored,
                                  and, where not false or zero, promised, attempts, due, given, error
     head_given head              the same of mail[0], whose own count for nothing: they stand beside the list, since a
@@ -41,7 +42,6 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
     spent                        dead letters that were put back or purged, and whose items may still stand (R8):
                                  "<letter>", and "<letter>.<call>" by which call
     edits                        counts changes inside the mailbox that do not change the fence
-    inline_bytes                 bytes of all bodies in ``mail``
     policy                       for what dies with its run (M6): "b" if a paused message blocks the later ones, and the
                                  pauses, separated by commas, or "d" for the usual ones
     keyspace target request_id log_stream      the last caller, and the function to wake (M8)
@@ -210,7 +210,8 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     if mail:
         attempts, due_ms = head_of(item)
         mail[0] = replace(mail[0], attempts=attempts, due_ms=due_ms, delivered_fence=number(item, "head_given"))
-    owner, fence, expires_ms = text(item, "lease_owner"), number(item, "fence"), number(item, "expires_at")
+    owner, fence = text(item, "lease_owner"), number(item, "fence")
+    expires_ms = number(item, "expires_at") if owner is not None else _freed_ms(item)
     block, pauses_ms = _policy(item)
     return KeyState(
         owner=owner,
@@ -241,7 +242,7 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
 def _left(item: Item, names: Mapping[str, str], fence: int) -> TenureEnd | None:
     if "left" not in item:
         return None
-    how, owner, successor = item["left"]["S"].split(":")
+    how, owner, successor = item["left"]["S"].split(":")[:3]
     return TenureEnd(
         how=_LEFT[how],
         owner=names.get(owner) or Digest(owner),
@@ -285,9 +286,15 @@ def _policy(item: Item) -> tuple[bool, tuple[int, ...]]:
     return stored != pauses, _USUAL_MS if pauses == _USUAL else tuple(map(int, pauses.split(","))) if pauses else ()
 
 
-def left_text(end: TenureEnd) -> str:
+def _freed_ms(item: Item) -> int:
+    """Return when a key was freed that has no owner; 0 if it never had one."""
+    return int(item["left"]["S"].split(":")[3]) if "left" in item else 0
+
+
+def left_text(end: TenureEnd, freed_ms: int | None = None) -> str:
     """Return how a tenure ended, in the form of ``left``."""
-    return f"{end.how[0]}:{digest(end.owner)}:{digest(end.successor) if end.successor else ''}"
+    said = f"{end.how[0]}:{digest(end.owner)}:{digest(end.successor) if end.successor else ''}"
+    return said if freed_ms is None else f"{said}:{freed_ms}"
 
 
 def not_before_text(state: KeyState, now_ms: int = 0) -> str | None:
@@ -346,6 +353,11 @@ def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
 def delivery(message: Stored) -> dict[str, int]:
     """Return the attributes that a delivery changes in a message."""
     return {"attempts": message.attempts, "due": message.due_ms, "given": message.delivered_fence}
+
+
+def fitting(message: Stored) -> int:
+    """Return how many messages of the size of a message a key takes with their bodies in the lease item."""
+    return max(1, INLINE_BYTES_A_KEY // (inline_bytes([message]) or 1))
 
 
 def inline_bytes(mail: Iterable[Stored]) -> int:

@@ -155,14 +155,13 @@ def claim(
         as_ticket=as_ticket,
         notes=noted is not None,
         described=tuple(name for name, slot in _DESCRIBED if slot in values),
-        most=0 if message is None else min(policy.max_pending + BEYOND, item.FEW),
-        counts=":size" in values,
+        most=0 if message is None else min(policy.max_pending + BEYOND, item.FEW, item.fitting(message)),
     ).fill(values)
 
 
 @cache
 def _claim(
-    *, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str, ...], most: int, counts: bool
+    *, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str, ...], most: int
 ) -> Request:
     """``most`` is how many messages may be stored then (M7), and zero of a claim without a message."""
     update = Update()
@@ -177,7 +176,10 @@ def _claim(
     _when_head_is_fresh(update)
     if not as_ticket:
         update.set_to(_next_fence(update), "head_given")  # its first delivery
-        _note_policy(update, notes=notes)
+        if notes:
+            update.set_to(":policy", "policy")
+        else:
+            update.remove("policy")
     _grant(update)
     for name in described:
         update.set_to(f":{name}", name)
@@ -185,7 +187,7 @@ def _claim(
         update.when_there("mail", 0)
         return update.request()
     update.when_absent("mail", most - 1)
-    _append(update, counts=counts)
+    _append(update)
     return update.request("UPDATED_NEW")
 
 
@@ -200,14 +202,11 @@ def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin
     values = {":now": _number(now_ms), ":claim": _text(short(owner)), **_appending(message, shard)}
     if origin is not None and origin.target:
         values |= {slot: value for slot, value in _described(origin).items() if slot in {":target", ":keyspace"}}
-    request = _append_behind(
-        most=most, target=":target" in values, keyspace=":keyspace" in values, counts=":size" in values
-    )
-    return request.fill(values)
+    return _append_behind(most=most, target=":target" in values, keyspace=":keyspace" in values).fill(values)
 
 
 @cache
-def _append_behind(*, most: int, target: bool, keyspace: bool, counts: bool) -> Request:
+def _append_behind(*, most: int, target: bool, keyspace: bool) -> Request:
     update = Update()
     _when_ours(update)
     owned, since = update.name("lease_owner"), update.name("orphan_since")
@@ -223,7 +222,7 @@ def _append_behind(*, most: int, target: bool, keyspace: bool, counts: bool) -> 
         _offer(update, "target")
     if keyspace:
         _offer(update, "keyspace")
-    _append(update, counts=counts)
+    _append(update)
     return update.request()
 
 
@@ -292,13 +291,17 @@ def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
     ended = update.name("ended")
     update.when(f"attribute_not_exists({ended}) OR size({ended}) < {update.value(inline)}")
     _free_key(update)
-    for name in ("mail", "inline_bytes", "head_given", "head", "orphan_shard"):
+    update.when_absent("head")
+    if notes:
+        update.when(f"{update.name('policy')} = :policy")
+    else:
+        update.when_absent("policy")
+    for name in ("mail", "head_given", "orphan_shard"):
         update.remove(name)
     update.add_to(":trace", "ended")
     if drops:  # another claim may store it: its id is not known any more
         update.add_to(":tombs", "tombs")
         update.delete_from(":ids", "known")
-    _note_policy(update, notes=notes)
     return update.request("NONE")
 
 
@@ -359,13 +362,6 @@ def _when_head_is_fresh(update: Update) -> None:
     update.when_absent("head_given")
 
 
-def _note_policy(update: Update, *, notes: bool) -> None:
-    if notes:
-        update.set_to(":policy", "policy")
-    else:
-        update.remove("policy")
-
-
 def _next_fence(update: Update) -> str:
     """Return the next fence: one more than the last, or the clock's microseconds if there is none (R7)."""
     return f"if_not_exists({update.name('fence')}, :clock) + {update.value(1)}"
@@ -400,15 +396,14 @@ def _free_key(update: Update) -> None:
     """Free the key, which has no message and no hold: TTL may delete its record one day."""
     update.when_absent("not_before")
     update.set_to(":left", "left")
-    for name in ("expires_at", "orphan_since"):
-        update.set_to(":now", name)
+    update.set_to(":now", "orphan_since")
     update.set_to(":ttl", "expires_on")
     for name in ("lease_owner", "note"):
         update.remove(name)
 
 
 def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:
-    return {":left": _text(item.left_text(left)), ":ttl": _number(seconds(now_ms) + item.IDLE_S)}
+    return {":left": _text(item.left_text(left, now_ms)), ":ttl": _number(seconds(now_ms) + item.IDLE_S)}
 
 
 def _when_claim_has_not_failed(update: Update) -> None:
@@ -417,33 +412,24 @@ def _when_claim_has_not_failed(update: Update) -> None:
         update.when(f"NOT contains({update.name(name)}, :claim)")
 
 
-def _append(update: Update, *, counts: bool) -> None:
-    """Add a message whose id is not known (M5). ``counts``: its body stands in the record, if there is room."""
+def _append(update: Update) -> None:
+    """Add a message whose id is not known (M5)."""
     for name in ("known", "past"):
         update.when(f"NOT contains({update.name(name)}, :short)")
     mail = update.name("mail")
     update.set_to(f"list_append(if_not_exists({mail}, {update.value([])}), :message)", "mail")
     update.add_to(":ids", "known")
     update.set_to(":shard", "orphan_shard")
-    if counts:
-        inline = update.name("inline_bytes")
-        update.when(f"attribute_not_exists({inline}) OR {inline} <= :room")
-        update.add_to(":size", "inline_bytes")
 
 
 def _appending(message: Stored, shard: str) -> dict[str, Typed]:
-    found: dict[str, Typed] = {
+    return {
         # Never delivered: as a head its delivery stands beside the list.
         ":message": {"L": [typed(item.fields(message, head=True))]},
         ":short": _text(short(message.id)),
         ":ids": {"SS": [short(message.id)]},
         ":shard": _text(shard),
     }
-    size = item.inline_bytes([message])
-    if size:
-        found[":size"] = _number(size)
-        found[":room"] = _number(item.INLINE_BYTES_A_KEY - size)
-    return found
 
 
 def _described(origin: Origin | None) -> dict[str, Typed]:
