@@ -204,7 +204,9 @@ def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
     if not lease:
         return
     known = frozenset(each for each in elements(lease, "known") if not each.startswith("="))
-    yield from differ("known", known, frozenset(each for each in item.known(state.mail, inline.ended) if each[0] != "="))
+    yield from differ(
+        "known", known, frozenset(each for each in item.known(state.mail, inline.ended) if each[0] != "=")
+    )
     yield from differ("tombs", elements(lease, "tombs"), traces.tombs(inline.ended))
     for kind, past in traces.past_of(lease.get("past", {"S": ""})["S"]).items():
         for trace in state.ended:

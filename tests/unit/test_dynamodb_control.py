@@ -21,6 +21,7 @@ from tests.unit.test_dynamodb_provider import (
     on_moto,
     settle,
 )
+from tests.unit.wire import digits
 
 __all__ = ["bench", "moto", "on_dynalite", "on_moto"]
 
@@ -149,8 +150,8 @@ def test_golden_record_of_a_controlled_key(moto: Bench) -> None:
     }
     assert moto.b.provider.show("k").held_reason == "a: b"
     moto.a.provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": 7}, policy=KEPT)
-    at_ms, digest = NOW_MS + 1, names.digest
-    assert moto.item()["ended"] == {"SS": [f"h{digest('m1')}{digest('A')}{fence:x}.{at_ms:x}.k"]}
+    at_ms, digest, owner = NOW_MS + 1, names.digest, names.owner_digest
+    assert moto.item()["ended"] == {"SS": [f"h{digest('m1')}{owner('A')}{digits(fence, 10)}{digits(at_ms, 8)}k"]}
     sk = f"result#{digest('m1')}#{fence:020d}"
     assert moto.item(sk=sk) == {
         "pk": {"S": moto.pk()},

@@ -46,7 +46,7 @@ from incumbent.values import (
     Released,
     Routed,
 )
-from tests.unit.wire import Place, Wire, check
+from tests.unit.wire import Place, Wire, check, digits
 
 TTL_MS = 30_000
 SKEW_MS = 1_000
@@ -690,6 +690,36 @@ def test_renewals_do_not_touch_the_index(bench: Bench) -> None:
     assert {name: bench.item()[name] for name in indexed} == before
 
 
+def test_id_is_known_while_one_that_shares_its_short_digest_is(bench: Bench) -> None:
+    """M5, M3: a drop takes out what it alone has put in; the other id stays a duplicate, and the dropped one new."""
+    one = "m1"
+    other = next(name for number in range(10**7) if names.short(name := f"o{number}") == names.short(one))
+    claim(bench.a, "A", 1)
+    settle(bench.a, "A", 1)
+    given = bench.a.provider.claim("k", "B", TTL_MS, Message(id=other, event=1))
+    assert sorted(bench.item()["known"]["SS"]) == sorted([names.short(one), item.shared(names.short(one))])
+    failed = [Failure(id=other, error="no")]
+    assert bench.a.provider.settle("k", "B", ttl_ms=TTL_MS, dropped=failed, fence=given.fence) == Released(remaining=0)
+    assert claim(bench.b, "C", 1) == Duplicate(state="handled")
+    assert isinstance(bench.b.provider.claim("k", "D", TTL_MS, Message(id=other, event=1)), Claimed)
+
+
+def test_note_and_end_of_an_earlier_tenure_count_for_nothing(moto: Bench) -> None:
+    """M18, R8: a quick grant leaves them where they are, and an earlier fence tells that they are over."""
+    moto.a.provider.acquire_lease("k", "A", TTL_MS)
+    moto.a.provider.beat("k", "A", TTL_MS, note=1)
+    assert moto.a.provider.transfer_lease("k", "A", "B", TTL_MS)
+    moto.a.provider.beat("k", "B", TTL_MS, note=2)
+    moto.expire()
+    moto.b.provider.acquire_lease("k", "B", TTL_MS)
+    found = moto.item()
+    assert (found["note"], found["left"]["S"][0]) == ({"S": "2"}, "t")
+    state = item.decode(found, key="k").state
+    assert (state.note, state.tenure_end) == (None, None)
+    assert moto.b.provider.show("k").note is None
+    assert moto.a.provider.transfer_lease("k", "A", "B", TTL_MS) is False
+
+
 # --- the stored format: M12
 
 
@@ -714,7 +744,7 @@ def test_golden_record_of_a_held_key(moto: Bench) -> None:
                     "M": {
                         "id": {"S": "m1"},
                         "body": {"S": '{"number":1}'},
-                        "by": {"S": str(names.digest("A"))},
+                        "by": {"S": str(names.owner_digest("A"))},
                         "stored": {"N": str(NOW_MS)},
                     }
                 },
@@ -722,7 +752,7 @@ def test_golden_record_of_a_held_key(moto: Bench) -> None:
                     "M": {
                         "id": {"S": "m2"},
                         "body": {"S": '{"number":2}'},
-                        "by": {"S": str(names.digest("B"))},
+                        "by": {"S": str(names.owner_digest("B"))},
                         "promised": {"BOOL": True},
                         "stored": {"N": str(NOW_MS)},
                     }
@@ -747,7 +777,7 @@ def test_golden_record_of_an_idle_key(moto: Bench) -> None:
     settle(moto.a, "A", dropped=[Failure(id="m1", error="no")])
     claim(moto.a, "B", 2)
     settle(moto.a, "B", 2)
-    at_ms, digest = NOW_MS + 1_500, names.digest
+    at_ms, digest, owner = NOW_MS + 1_500, names.digest, names.owner_digest
     assert moto.item() == {
         "pk": {"S": moto.pk()},
         "sk": {"S": "lease"},
@@ -755,13 +785,13 @@ def test_golden_record_of_an_idle_key(moto: Bench) -> None:
         "expires_at": {"N": str(at_ms + TTL_MS)},
         "since": {"N": str(at_ms)},
         "fence": {"N": str(fence + 1)},
-        "left": {"S": f"s:{digest('B')}::{at_ms}"},
+        "left": {"S": f"s:{owner('B')}::{at_ms}"},
         "known": {"SS": [digest("m2")[:3]]},
         "tombs": {"SS": [digest("A")[:3]]},
         "ended": {
             "SS": [
-                f"f{digest('m1')}{digest('A')}{fence:x}.{at_ms:x}",
-                f"h{digest('m2')}{digest('B')}{fence + 1:x}.{at_ms:x}",
+                f"f{digest('m1')}{owner('A')}{digits(fence, 10)}{digits(at_ms, 8)}",
+                f"h{digest('m2')}{owner('B')}{digits(fence + 1, 10)}{digits(at_ms, 8)}",
             ]
         },
         "policy": {"S": "d"},

@@ -89,6 +89,12 @@ def _check_value(value: Mapping[str, Any]) -> None:
             assert kind in {"S", "BOOL"}, kind
 
 
+def digits(number: int, size: int) -> str:
+    """A number, six bits a character."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    return "".join(letters[number >> 6 * place & 63] for place in reversed(range(size)))
+
+
 class Place:
     """A table on a server."""
 

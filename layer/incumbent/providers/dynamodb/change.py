@@ -204,7 +204,9 @@ class Change:
         self._policy(update)
         if new.origin != old.origin:
             self._describe(update)
-        if new.tenure_end is not None and new.tenure_end != old.tenure_end:  # else an earlier fence tells that it is over
+        if (
+            new.tenure_end is not None and new.tenure_end != old.tenure_end
+        ):  # else an earlier fence tells that it is over
             update.set(item.left_text(new.tenure_end, new.expires_ms if new.owner is None else None), "left")
             if new.owner is not None:
                 update.set(new.tenure_end.fence, "left_fence")

@@ -31,8 +31,9 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
     resumed                      which call ended the last hold: evidence for a repeated resume or hold (R8)
     stop                         the reason why the tenure should stop, or true without one (M16)
     note note_fence              what the run noted last, as JSON, if the fence is still the same (M18)
-    ended                        traces of the messages that left last, "<outcome><id><by><fence>.<at>" (R9), and ".k"
-                                 behind it where an item holds the result, ".x" where that was too large
+    ended                        traces of the messages that left last, "<outcome><id><by><fence><at>" (R9), the numbers
+                                 in base 64, and "k" behind it where an item holds the result, "x" where that was too
+                                 large
     known tombs                  short digests: of the ids in mail and of those in ended that left for good (M5), with
                                  "=<digest>" beside one that two of them share; and of the claims in ended whose own
                                  message failed (M3). A message is stored at once only if its id and its claim are not
@@ -76,7 +77,7 @@ from incumbent.providers.dynamodb.attributes import (
     typed,
 )
 from incumbent.providers.dynamodb.bodies import KEPT_S, Reference
-from incumbent.providers.dynamodb.names import Digest, digest, short
+from incumbent.providers.dynamodb.names import Digest, digest, digests, owner_digest, short
 from incumbent.providers.dynamodb.traces import counted, in_order, past_of, trace_of
 from incumbent.rules import Ended, KeyState, Outcome, Stored, TenureEnd, kept_pauses
 from incumbent.values import FOREVER_MS, Origin, Policy
@@ -149,10 +150,7 @@ class Record:
         one, other = short(message_id), short(claim)
         past = text(self.item, "past") or ""
         return (
-            one in elements(self.item, "known")
-            or other in elements(self.item, "tombs")
-            or one in past
-            or other in past
+            one in elements(self.item, "known") or other in elements(self.item, "tombs") or one in past or other in past
         )
 
     def may_have_paged(self, message_id: str, claim: str) -> bool:
@@ -179,7 +177,7 @@ def decode(item: Item | None, *, key: str, names: Iterable[str] = (), pages: Ite
         return NO_RECORD
     check_version(item, key=key)
     try:
-        known: dict[str, str] = {digest(name): name for name in names}
+        known = digests(names)
         record = Record(state=_state(item, known), item=item)
         paged = {each: trace_of(each, known) for each in pages}
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as cause:
@@ -293,7 +291,7 @@ def _freed_ms(item: Item) -> int:
 
 def left_text(end: TenureEnd, freed_ms: int | None = None) -> str:
     """Return how a tenure ended, in the form of ``left``."""
-    said = f"{end.how[0]}:{digest(end.owner)}:{digest(end.successor) if end.successor else ''}"
+    said = f"{end.how[0]}:{owner_digest(end.owner)}:{owner_digest(end.successor) if end.successor else ''}"
     return said if freed_ms is None else f"{said}:{freed_ms}"
 
 
@@ -339,7 +337,7 @@ def fields(message: Stored, *, head: bool, stored: int = 0) -> dict[str, Value]:
     else:
         found["body"] = message.body
     if message.claimed_by:
-        found["by"] = str(digest(message.claimed_by))
+        found["by"] = str(owner_digest(message.claimed_by))
     if message.promised:
         found["promised"] = True
     found["stored"] = message.stored_ms

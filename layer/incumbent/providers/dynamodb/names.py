@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
 
 LEASE = "lease"
@@ -12,12 +13,13 @@ RESULT = "result#"
 
 SHARDS = 8
 SHORT = 3  # characters of a short digest
+OWNER = 10  # and of an owner's
 
 _MAX_SORT_KEY_BYTES = 1_024
 
 
 class Digest(str):
-    """A name shortened for comparison: 96 bits of its SHA-256."""
+    """A name shortened for comparison: 96 bits of its SHA-256, or 60 bits of an owner's."""
 
     __slots__ = ()
 
@@ -30,6 +32,20 @@ def digest(name: str) -> Digest:
 @lru_cache(maxsize=256)  # a call needs those of its owner and its ids several times
 def _digest(name: str) -> Digest:
     return Digest(base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()[:12]).decode())
+
+
+def owner_digest(owner: str) -> Digest:
+    """Return the digest of an owner, which is compared with those of one key only."""
+    return Digest(digest(owner)[:OWNER])
+
+
+def digests(names: Iterable[str]) -> dict[str, str]:
+    """Return names by their digests."""
+    known: dict[str, str] = {}
+    for name in names:
+        whole = digest(name)
+        known[whole] = known[whole[:OWNER]] = name
+    return known
 
 
 def short(name: str) -> str:

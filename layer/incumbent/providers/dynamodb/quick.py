@@ -11,7 +11,7 @@ from functools import cache
 from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typed
 from incumbent.providers.dynamodb.expression import Request, Update
-from incumbent.providers.dynamodb.names import digest, short
+from incumbent.providers.dynamodb.names import owner_digest, short
 from incumbent.providers.dynamodb.traces import trace_text
 from incumbent.rules import BEYOND, Ended, Outcome, Stored, TenureEnd
 from incumbent.values import Origin, Policy
@@ -160,9 +160,7 @@ def claim(
 
 
 @cache
-def _claim(
-    *, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str, ...], most: int
-) -> Request:
+def _claim(*, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str, ...], most: int) -> Request:
     """``most`` is how many messages may be stored then (M7), and zero of a claim without a message."""
     update = Update()
     _when_ours(update)
@@ -263,7 +261,7 @@ def settle(
         **_holding(owner, fence, now_ms),
         **_freeing(left, now_ms),
         ":id": _text(message_id),
-        ":by": _text(digest(owner)),
+        ":by": _text(owner_digest(owner)),
         ":trace": {"SS": [trace_text(trace)]},
     }
     drops = outcome == "failed"

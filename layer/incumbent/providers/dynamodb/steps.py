@@ -18,7 +18,15 @@ from incumbent.providers.dynamodb.change import Change
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.item import Record
 from incumbent.providers.dynamodb.letters import dead_item
-from incumbent.providers.dynamodb.names import ENDED, dead_name, digest, partition, result_name, shard_of
+from incumbent.providers.dynamodb.names import (
+    ENDED,
+    dead_name,
+    digest,
+    owner_digest,
+    partition,
+    result_name,
+    shard_of,
+)
 from incumbent.providers.dynamodb.table import Answer, Table, TableCall
 from incumbent.providers.shared import dead_message, in_doubt, lease_lost, stored_message
 from incumbent.rules import Ended, KeyState, Stored
@@ -255,7 +263,7 @@ class Steps:
             found = traces.texts_of(page, key=call.key)
             texts += found
             counts.update(map(traces.kind_of, found))
-            if any(digest(message_id) in text or digest(claim) in text for text in found):
+            if any(digest(message_id) in text or owner_digest(claim) in text for text in found):
                 break
             if all(counts[kind] >= rules.REMEMBERED for kind in record.past_kinds(message_id, claim)):
                 break

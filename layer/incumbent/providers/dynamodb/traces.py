@@ -6,13 +6,15 @@ been in the lease item, and may be written twice. The lease item keeps short dig
 they do not show was never seen, and no page is read; what they show is decided by the whole digests in the pages.
 """
 
+import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from incumbent.errors import StoredFormatUnknown
 from incumbent.providers.dynamodb.attributes import VERSION, Item, Value, check_version, seconds, text, typed
-from incumbent.providers.dynamodb.names import ENDED, SHORT, Digest, digest, result_name, short
+from incumbent.providers.dynamodb.names import ENDED, OWNER, SHORT, Digest, digest, owner_digest, result_name, short
 from incumbent.rules import KINDS, REMEMBERED, Ended, Outcome
 
 MAX_INLINE = 10  # traces in the lease item; only a settle of more messages at once leaves more
@@ -29,8 +31,11 @@ _LETTERS: Mapping[Outcome, str] = {
 _OUTCOMES: Mapping[str, Outcome] = {letter: outcome for outcome, letter in _LETTERS.items()}
 _TOO_LARGE = "x"
 _KEPT = "k"
-_DIGEST = len(digest(""))
-_NO_CLAIM = "." * _DIGEST
+_NO_CLAIM = "." * OWNER
+_FENCE, _AT = 10, 8  # characters of six bits: enough until the year 9999 and beyond
+_MOST = 12  # of nine bytes
+_ENDS = tuple(accumulate((1, len(digest("")), OWNER, _FENCE, _AT)))
+_TRACE = tuple(slice(begin, end) for begin, end in pairwise(_ENDS))
 _APART = "|"  # between the kinds in ``past``: not a character of a digest
 _SPARE_S = 3_600  # a page outlives its window by so much
 
@@ -42,29 +47,41 @@ class ResultElsewhere(str):
 
 
 def trace_text(trace: Ended) -> str:
-    """Return a trace as it is stored: outcome, digests of id and claim, fence, a dot, time.
+    """Return a trace as it is stored, each part as long as it always is: outcome, id, claim, fence, time.
 
-    Where a result was to be kept, a dot follows and whether it stands in an item of its own or was too large (M17).
+    Where a result was to be kept, a letter follows: whether it stands in an item of its own or was too large (M17).
     """
-    claim = digest(trace.claimed_by) if trace.claimed_by else _NO_CLAIM
-    text = f"{_LETTERS[trace.outcome]}{digest(trace.id)}{claim}{trace.fence:x}.{trace.at_ms:x}"
+    claim = owner_digest(trace.claimed_by) if trace.claimed_by else _NO_CLAIM
+    text = (
+        f"{_LETTERS[trace.outcome]}{digest(trace.id)}{claim}{_digits(trace.fence, _FENCE)}{_digits(trace.at_ms, _AT)}"
+    )
     if trace.result is None:
         return text
-    return f"{text}.{_KEPT if trace.result else _TOO_LARGE}"
+    return f"{text}{_KEPT if trace.result else _TOO_LARGE}"
 
 
 def trace_of(stored: str, names: Mapping[str, str]) -> Ended:
     """Read a trace. Digests of the given names become names again."""
-    message_id, claim = stored[1 : 1 + _DIGEST], stored[1 + _DIGEST : 1 + 2 * _DIGEST]
-    fence, at_ms, *result = stored[1 + 2 * _DIGEST :].split(".")
+    message_id, claim, fence, at_ms = (stored[part] for part in _TRACE)
+    result = stored[_TRACE[-1].stop :]
+    if len(at_ms) < _AT or result not in ("", _KEPT, _TOO_LARGE):
+        raise ValueError(stored)
     return Ended(
         id=names.get(message_id) or Digest(message_id),
         outcome=_OUTCOMES[stored[0]],
         claimed_by="" if claim == _NO_CLAIM else names.get(claim) or Digest(claim),
-        fence=int(fence, 16),
-        at_ms=int(at_ms, 16),
-        result=None if not result else ResultElsewhere(_KEPT) if result == [_KEPT] else "",
+        fence=_number(fence),
+        at_ms=_number(at_ms),
+        result=None if not result else ResultElsewhere(_KEPT) if result == _KEPT else "",
     )
+
+
+def _digits(number: int, size: int) -> str:
+    return base64.urlsafe_b64encode(number.to_bytes(_MOST * 3 // 4)).decode()[-size:]
+
+
+def _number(digits: str) -> int:
+    return int.from_bytes(base64.urlsafe_b64decode(digits.rjust(_MOST, "A")))
 
 
 def kind_of(stored: str) -> Outcome:
