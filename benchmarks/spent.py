@@ -236,6 +236,6 @@ def sentences(tables: Mapping[str, Table]) -> Iterator[str]:
     runs = "; ".join(f"{found.figure(row, 'runs') or 0:g} {row}" for row in found.rows if row.startswith("runs of"))
     yield (
         f"DynamoDB, write units of a key with a full window: {runs}. A run writes the lease item twice, and each begun "
-        "kilobyte of it is a unit. The dearer runs find it full of traces: their first settle is refused, which costs "
-        "as much as a write, and a page of traces is written before the second."
+        "kilobyte of it is a unit. The dearer runs find it full of traces, as their fence tells: they read it, and "
+        "write a page of traces before they settle."
     )

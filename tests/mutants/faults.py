@@ -732,8 +732,8 @@ MUTANTS = (
     Mutant(
         "ids are forgotten when their traces move into a page (M5)",
         "providers/dynamodb/traces.py",
-        'found.append((text + "".join(map(short, names)))[-REMEMBERED * SHORT :])',
-        "found.append(text)",
+        'found.append((known + "".join(map(short, names)))[-REMEMBERED * SHORT :])',
+        "found.append(known)",
         (INTERLEAVINGS,),
     ),
     Mutant(

@@ -696,7 +696,7 @@ def test_id_is_known_while_one_that_shares_its_short_digest_is(bench: Bench) -> 
     other = next(name for number in range(10**7) if names.short(name := f"o{number}") == names.short(one))
     claim(bench.a, "A", 1)
     settle(bench.a, "A", 1)
-    given = bench.a.provider.claim("k", "B", TTL_MS, Message(id=other, event=1))
+    given = noted(bench.a, bench.a.provider.claim("k", "B", TTL_MS, Message(id=other, event=1)))
     assert sorted(bench.item()["known"]["SS"]) == sorted([names.short(one), item.shared(names.short(one))])
     failed = [Failure(id=other, error="no")]
     assert bench.a.provider.settle("k", "B", ttl_ms=TTL_MS, dropped=failed, fence=given.fence) == Released(remaining=0)

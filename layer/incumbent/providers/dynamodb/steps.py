@@ -106,7 +106,8 @@ class Steps:
 
         A step that changes nothing writes nothing. An answer that was applied already, with the rules' answer, ends the
         step. ``held``, ``closes`` and ``beside`` are those of ``Change``, unless ``write`` writes the decision. With
-        ``window_ms``, traces may move into a page; ``fills``: even before there are too many. Raises ``LeaseUnavailable`` when other writes came first too often.
+        ``window_ms``, traces may move into a page; with ``fills``, even before there are too many. Raises
+        ``LeaseUnavailable`` when other writes came first too often.
         """
         for turn in count():
             if shown.applied and shown.said is not None:

@@ -1,9 +1,10 @@
 """Traces of messages that left: the newest stand in the lease item, the older ones in pages, which are items too.
 
 A trace is evidence of a settle (R9: unknown outcome), and makes its id a duplicate (M5). A settle that finds
-``MAX_INLINE`` traces in the lease item moves them into a page, which it writes first, so a page holds only what has
-been in the lease item, and may be written twice. The lease item keeps short digests of all that is remembered. What
-they do not show was never seen, and no page is read; what they show is decided by the whole digests in the pages.
+``MAX_INLINE`` traces in the lease item, or expects that by its fence, moves them into a page. It writes the page first,
+so a page holds only what has been in the lease item, and may be written twice. The lease item keeps short digests of
+all that is remembered. What they do not show was never seen, and no page is read; what they show is decided by the
+whole digests in the pages.
 """
 
 import base64
@@ -119,9 +120,9 @@ def past_of(stored: str | None) -> dict[Outcome, str]:
 def past(before: str | None, moved: Sequence[Ended]) -> str:
     """Return what ``past`` becomes when traces move into a page: the last of each kind, as many as are remembered."""
     found = []
-    for kind, text in past_of(before).items():
+    for kind, known in past_of(before).items():
         names = (each.claimed_by if kind == "failed" else each.id for each in moved if KINDS[each.outcome] == kind)
-        found.append((text + "".join(map(short, names)))[-REMEMBERED * SHORT :])
+        found.append((known + "".join(map(short, names)))[-REMEMBERED * SHORT :])
     return _APART.join(found).rstrip(_APART)
 
 
