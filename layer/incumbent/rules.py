@@ -21,7 +21,7 @@ and until then the message counts as if it had. So no message was ever given to 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from incumbent.frozen import dataclass, replace
 from incumbent.traces import KINDS, REMEMBERED, Ended, Outcome, Traces
@@ -203,14 +203,14 @@ def next_due_ms(state: KeyState, now_ms: int) -> int | None:
 
     Where paused messages block, what waits behind one is due with it (M6: failure).
     """
-    if state.held_until_ms == FOREVER_MS:
+    if not state.mail or state.held_until_ms == FOREVER_MS:
         return None
     moments: list[int] = []
     for message in _after_runs(state, now_ms):
         moments.append(max(message.due_ms, now_ms))
         if state.block and message.attempts and message.due_ms > now_ms:
             break
-    return max(min(moments), not_before_ms(state)) if moments else None
+    return max(min(moments), not_before_ms(state))
 
 
 def given(state: KeyState) -> tuple[Stored, ...]:
@@ -268,6 +268,10 @@ def shared(orphans: Iterable[Orphan]) -> Iterator[Orphan]:
 # --- parts of a step
 
 
+Ends: TypeAlias = tuple[bool, tuple[int, ...]]
+"""What is noted of a policy with the key, since it ends the key's runs: ``block`` and ``pauses_ms``."""
+
+
 def _grant(
     state: KeyState,
     owner: str,
@@ -284,17 +288,17 @@ def _grant(
     ``policy`` is that of a caller that comes to run messages; ``mail`` are the messages if it has brought another.
     """
     mail = state.mail if mail is None else mail
-    block, pauses_ms = (state.block, state.pauses_ms) if policy is None else _ends(policy)
+    ends = (state.block, state.pauses_ms) if policy is None else _ends(policy)
     return replace(
         state,
         owner=owner,
         fence=max(state.fence + 1, now_ms * 1_000),
         expires_ms=now_ms + ttl_ms,
         since_ms=now_ms,
-        mail=_taken_back(mail, min(now_ms, _ended_ms(state, skew_ms)), pauses_ms, block=block),
+        mail=_taken_back(mail, min(now_ms, _ended_ms(state, skew_ms)), ends),
         tenure_end=None,
-        block=block,
-        pauses_ms=pauses_ms,
+        block=ends[0],
+        pauses_ms=ends[1],
         origin=described(state.origin, origin),
         stop=None,
         note=None,
@@ -306,15 +310,15 @@ def _free(
     now_ms: int,
     end: TenureEnd,
     *,
-    policy: Policy | None = None,
+    ends: Ends | None = None,
     mail: tuple[Stored, ...] | None = None,
     ended: Traces | None = None,
 ) -> KeyState:
     """End a tenure on purpose: the key is free from now on.
 
-    ``policy`` is that of the run's end; ``mail`` and ``ended`` are what its outcome has left.
+    ``ends`` are those of the last run's policy; ``mail`` and ``ended`` are what its outcome has left.
     """
-    block, pauses_ms = (state.block, state.pauses_ms) if policy is None else _ends(policy)
+    block, pauses_ms = ends or (state.block, state.pauses_ms)
     return replace(
         state,
         owner=None,
@@ -337,15 +341,18 @@ def _ended_ms(state: KeyState, skew_ms: int) -> int:
 
 def _after_runs(state: KeyState, now_ms: int, skew_ms: int = 0) -> tuple[Stored, ...]:
     """The messages as they are once the last tenure is over."""
-    return _taken_back(state.mail, min(now_ms, _ended_ms(state, skew_ms)), state.pauses_ms, block=state.block)
+    return _taken_back(state.mail, min(now_ms, _ended_ms(state, skew_ms)), (state.block, state.pauses_ms))
 
 
-def _taken_back(mail: Sequence[Stored], ended_ms: int, pauses_ms: Sequence[int], *, block: bool) -> tuple[Stored, ...]:
+def _taken_back(mail: Sequence[Stored], ended_ms: int, ends: Ends) -> tuple[Stored, ...]:
     """Take back what the last tenure was given and did not settle: its run died with it, or dies now (M6).
 
     Such a message pauses as if it had failed when the tenure ended, and goes behind all that wait; where paused
     messages block, it keeps its place.
     """
+    if not mail:
+        return ()
+    block, pauses_ms = ends
     kept: list[Stored] = []
     behind: list[Stored] = []
     for message in mail:
@@ -367,8 +374,7 @@ def kept_pauses(policy: Policy) -> tuple[int, ...]:
     return policy.pauses_ms[: policy.max_attempts]
 
 
-def _ends(policy: Policy) -> tuple[bool, tuple[int, ...]]:
-    """What is noted of a policy with the key, since it ends the key's runs: ``block`` and ``pauses_ms``."""
+def _ends(policy: Policy) -> Ends:
     return policy.on_error == "block", kept_pauses(policy)
 
 
@@ -448,9 +454,16 @@ def _deliver(state: KeyState, now_ms: int, max_attempts: int) -> KeyState:
 
 def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
     """Give messages to the present tenure, and count each delivery in the same step (M6)."""
-    return _change(
-        state, ids, lambda message: replace(message, attempts=message.attempts + 1, delivered_fence=state.fence)
-    )
+    chosen = frozenset(ids)
+    if not chosen:
+        return state
+    mail = [
+        replace(message, attempts=message.attempts + 1, delivered_fence=state.fence)
+        if message.id in chosen
+        else message
+        for message in state.mail
+    ]
+    return replace(state, mail=tuple(mail))
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
@@ -756,7 +769,8 @@ def _own(
     new = _grant(state, owner, now_ms, ttl_ms, skew_ms, origin=origin, policy=known, mail=mail)
     if as_ticket:
         return new, _granted(new, now_ms)
-    new = _bury_spent(new, running, now_ms, policy.max_attempts)
+    if running:
+        new = _bury_spent(new, running, now_ms, policy.max_attempts)
     new = _deliver(new, now_ms, policy.max_attempts)
     granted = _granted(new, now_ms)
     if granted.given:
@@ -801,8 +815,8 @@ def settle(  # noqa: C901, PLR0912 - one branch for each outcome
         ids = [*handled, *stopped, *(failure.id for failure in dropped)]
         return state, _settled_before(state, now_ms, owner, successor, ids, fence=fence, repeated=repeated)
 
-    failures = {failure.id: failure for failure in (*failed, *dropped)}
-    drops = {failure.id for failure in dropped}
+    failures = {failure.id: failure for failure in (*failed, *dropped)} if failed or dropped else {}
+    drops = {failure.id for failure in dropped} if dropped else ()
     kept: list[Stored] = []
     spent: list[Stored] = []
     died: list[Stored] = []
@@ -825,10 +839,10 @@ def settle(  # noqa: C901, PLR0912 - one branch for each outcome
         else:
             kept.append(message)
     settled, mark = TenureEnd(how="settled", owner=owner, successor=None, fence=state.fence), state.stop
-    block, pauses_ms = _ends(policy)
-    mail = _taken_back(kept, now_ms, pauses_ms, block=block)
+    ends = _ends(policy)
+    mail = _taken_back(kept, now_ms, ends)
     ended = Traces.of(state.ended).plus(traces).forgotten(now_ms, policy.window_ms)
-    state = _bury(_free(state, now_ms, settled, policy=policy, mail=mail, ended=ended), (*spent, *died), now_ms)
+    state = _bury(_free(state, now_ms, settled, ends=ends, mail=mail, ended=ended), (*spent, *died), now_ms)
     if hold_ms:
         state = hold(state, now_ms, now_ms + hold_ms, hold_reason)
     if successor is None or now_ms < not_before_ms(state) or not due(state, now_ms):

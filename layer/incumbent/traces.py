@@ -114,12 +114,12 @@ class Traces(Sequence[Ended]):
 
         The latest counts: a dead letter that was put back may end again.
         """
-        handled = self._found("handled", message_id, now_ms, window_ms)
-        dead = self._found("dead", message_id, now_ms, window_ms)
-        if handled is None or dead is None:
-            found = handled or dead
-            return None if found is None else found[1]
-        return max(handled, dead, key=itemgetter(0))[1]
+        found = self._found("handled", message_id, now_ms, window_ms)
+        if "dead" in self._parts:
+            dead = self._found("dead", message_id, now_ms, window_ms)
+            if found is None or (dead is not None and dead[0] > found[0]):
+                found = dead
+        return None if found is None else found[1]
 
     def has_failed(self, claim: str, now_ms: int, window_ms: int) -> bool:
         """Return whether a claim's own message failed within the window, and went back to its source (M3)."""

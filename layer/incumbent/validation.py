@@ -77,7 +77,7 @@ def _json_escape(character: str) -> str:
 
 def check_text(name: str, value: object, most: int, key: str | None = None) -> str:
     """Check a text: 1 to ``most`` bytes of UTF-8, any character."""
-    if isinstance(value, str) and value.isascii() and 0 < len(value) <= most:
+    if type(value) is str and value.isascii() and 0 < len(value) <= most:
         return value
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, not {type(value).__name__}: {shown(value)}", key=key)
@@ -218,8 +218,8 @@ def check_settlement(
     others: Sequence[str],
     next_owner: str | None,
     ticket: str | None,
-) -> None:
-    """Check the arguments of a settle: valid ids, each once; a successor or a ticket, not both."""
+) -> list[str]:
+    """Check the arguments of a settle: valid ids, each once; a successor or a ticket, not both. Return the ids."""
     if isinstance(handled, str):
         raise ConfigurationError(f"settle of key {key!r}: handled is text, not a list of ids: {handled!r}", key=key)
     named = [*handled, *others]
@@ -233,6 +233,7 @@ def check_settlement(
         check_owner(next_owner, key, "next_owner")
     if ticket is not None:
         check_owner(ticket, key, "ticket")
+    return named
 
 
 def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str:

@@ -85,9 +85,10 @@ def check_settle(
     """Check the arguments of a settle (R10). Return the ids that it names. Raises ``ConfigurationError``."""
     check_lease(key, owner, ttl_ms, fence)
     check_ms("hold_ms", hold_ms, 0, MAX_HOLD_MS, key)
-    others = [*[failure.id for failure in (*failed, *dropped)], *deferred, *stopped]
-    check_settlement(key, handled, others, next_owner, ticket)
-    return [*handled, *others]
+    others = [*deferred, *stopped]
+    if failed or dropped:
+        others = [*(failure.id for failure in (*failed, *dropped)), *others]
+    return check_settlement(key, handled, others, next_owner, ticket)
 
 
 def check_note(key: str, note: object) -> str | None:

@@ -47,7 +47,7 @@ class MemorySettles(MemorySteps):
     ) -> Released | Continued:
         """Record the outcome of the run's messages, and free the key or pass it on (M2)."""
         kept = kept_results(key, handled, results, policy) if results else None
-        reason = check_reason(key, hold_reason)
+        reason = "" if hold_reason is None else check_reason(key, hold_reason)
         check_settle(
             key,
             owner,

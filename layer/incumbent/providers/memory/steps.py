@@ -47,8 +47,9 @@ class MemorySteps:
             state, answer = step(before, sent.wall_ms)
             if state is not before:  # a call that only reads stores nothing
                 self._keys[key] = state
-        dead = rules.dead_lettered(before, state)
-        return sent, answer, tuple(map(dead_message_of, dead)) if dead else ()
+        if state.dead is before.dead:
+            return sent, answer, ()
+        return sent, answer, tuple(map(dead_message_of, rules.dead_lettered(before, state)))
 
     def get_lease_owner(self, key: str) -> str | None:
         """Return the live owner, or ``None`` if the key is free (R3)."""
