@@ -22,11 +22,10 @@ CDK := .cdk
 RUNTIME := 3.13
 CODE := $(wildcard layer tests benchmarks)
 FUNCTIONS := $(patsubst %/,%,$(sort $(dir $(wildcard functions/*/*.py))))
-# One more than there are processors: many tests wait for a process, a lease's end or a network that fails.
-WORKERS ?= 3
+# Two more than there are processors: many tests wait for a process, a lease's end or a network that fails.
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
-# What takes long comes first, lest one processor waits for the other at the end. Here the same lines run thousands of
-# times, so that to measure them would take a third of the time.
+# Here the same lines run thousands of times: to measure them would take as long as all tests do.
 REPEATED := $(addprefix tests/,conformance end_to_end crashes faults simulation interleavings linearizability lifecycle)
 OTHERS := $(filter-out $(REPEATED),$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py))))
 # Of the first folders, the files that are measured all the same.
@@ -60,8 +59,9 @@ sam: $(SAM)/.installed ## make what building and running the application as Lamb
 demo: $(VENV)/.$(DEMO) ## replay a burst of chat messages (PROVIDER=redis, dynamodb or memory)
 	$(BIN)/incumbent replay events/scenarios/chat-burst.json --provider $(PROVIDER)
 
-test: setup sam lint ## lint, then every test
-	$(PYTEST) $(REPEATED) $(OTHERS)
+test: setup sam ## every test, and lint beside them
+	@$(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 & lint=$$!; \
+	$(PYTEST) tests; tests=$$?; wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests | lint))
 	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
 
 dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment

@@ -21,6 +21,17 @@ from tests.budgets import SOAKING
 pytest.register_assert_rewrite("incumbent.testing.conformance")
 
 
+# The modules that take longest, which come first, lest one processor waits for the other at the end.
+LONGEST = (
+    *("faults/test_lost_replies", "conformance/test_dynamodb", "local/test_cli", "verify/test_verify"),
+    *("end_to_end/test_every_store", "unit/test_dynamodb_provider", "conformance/test_redis", "crashes/test_matrix"),
+    *("end_to_end/test_recovery", "linearizability/test_histories", "interleavings/test_interleavings"),
+    *("local/test_pages", "lifecycle/test_timeouts", "lifecycle/test_freeze", "faults/test_clusters"),
+    *("end_to_end/test_fuzz", "build/test_built", "build/test_benchmarks", "faults/test_kills", "unit/test_doctor"),
+    *("linearizability/test_calls_between_requests", "simulation/test_simulation", "crashes/test_long_day"),
+)
+
+
 def why_no_chromium() -> str | None:
     """Why no page can be shown here, for people to read; None when it can."""
     return None if shutil.which("chromium") else "it is not on PATH: Debian's package `chromium` puts it there"
@@ -42,6 +53,12 @@ def pytest_report_header() -> list[str]:
         "Chromium, which shows the page of a replay": why_no_chromium(),
     }
     return [f"left out: {name}: {reason}" for name, reason in servers.items() if reason is not None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest modules first."""
+    ranks = {f"tests/{name}.py": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "layer" / "incumbent"
+from tests.conftest import LONGEST
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "layer" / "incumbent"
 MAX_MODULE = 500  # lines
 MAX_CLASS = 250
 WHOLE_MODULES = {"rules.py", "testing/proxy.py"}  # each is one thing, which is read as a whole
@@ -36,3 +39,8 @@ def test_module_and_its_classes_are_short(path: Path) -> None:
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= MAX_CLASS
     }
     assert long_classes <= LONG_CLASSES.get(name, set())
+
+
+def test_modules_that_come_first_are_there() -> None:
+    """One that was renamed would come last."""
+    assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").exists()] == []

@@ -13,7 +13,7 @@ from botocore.config import Config
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.clock import Clock, SystemClock
 from incumbent.operations import Store
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
@@ -63,11 +63,16 @@ class _Counting(redis.Redis):
 
 @contextmanager
 def redis_store(server: ValkeyServer) -> Iterator[ObservedStore]:
-    """A Valkey whose keys grow older, since its clock cannot be moved."""
+    """A Valkey whose keys grow older, since its clock cannot be moved; that of its callers can."""
     prefix = f"store-{uuid.uuid4().hex[:12]}"
     client = _Counting(port=server.port, retry=Retry(NoBackoff(), 0), socket_timeout=1)
     client.requests = Counter()
     other = redis.Redis(port=server.port)
+    clock = SystemClock()
+
+    def goes_by(ms: int) -> None:
+        pass_time(other, prefix, ms)
+        clock.skipped_ms += ms
 
     def left() -> dict[str, bool]:
         names = [*other.scan_iter(match=f"{prefix}:*"), *other.scan_iter(match=f"{{{prefix}:*")]
@@ -75,9 +80,9 @@ def redis_store(server: ValkeyServer) -> Iterator[ObservedStore]:
 
     yield ObservedStore(
         name="redis",
-        provider=RedisProvider(client=client, key_prefix=prefix),
-        clock=SYSTEM_CLOCK,
-        pass_time=lambda ms: pass_time(other, prefix, ms),
+        provider=RedisProvider(client=client, key_prefix=prefix, clock=clock),
+        clock=clock,
+        pass_time=goes_by,
         requests=client.requests,
         left=left,
     )
