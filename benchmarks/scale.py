@@ -219,7 +219,7 @@ def sweeper(sizes: Sizes) -> Table:
                 stored.load(
                     {
                         **waiting,
-                        "expires_at": since,
+                        "lease": {"M": {**waiting["lease"]["M"], "expires": since}},
                         "orphan_since": since,
                         "mail": {"L": [{"M": {**waiting["mail"]["L"][0]["M"], "stored": since}}]},
                         "pk": {"S": f"incumbent#{key}"},

@@ -216,7 +216,6 @@ def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
     yield from differ("room", item.inline_bytes(state.mail) <= 2 * item.INLINE_BYTES_A_KEY, True)  # noqa: FBT003
     yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail) or state.held_until_ms > 0)
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
-    yield from differ("note", "note" in lease, state.owner is not None and "note" in lease)
     if not state.mail:
         yield from differ("head", [name for name in ("head", "head_given") if name in lease], [])
     elif "head" in lease:

@@ -480,7 +480,7 @@ MUTANTS = (
         QUICK,
         '    update.when_absent("mail", most - 1)\n    update.set(VERSION, "v")\n',
         '    update.when_absent("mail", most - 1)\n    update.set(VERSION, "v")\n'
-        "    update.when(f\"{update.name('expires_at')} > :now\")\n",
+        "    update.when(f\"{update.name('lease', 'expires')} > :now\")\n",
         (DYNAMODB,),
     ),
     Mutant(
@@ -500,14 +500,14 @@ MUTANTS = (
     Mutant(
         "the release does not compare the owner (R5)",
         QUICK,
-        "    update.when(f\"{update.name('lease_owner')} = :owner\")\n",
-        "    update.when(f\"{update.name('lease_owner')} <> :owner OR {update.name('lease_owner')} = :owner\")\n",
+        "    update.when(f\"{update.name('lease', 'holder')} = :owner\")\n",
+        "    update.when_there('lease', 'holder')\n",
         (TABLE,),
     ),
     Mutant(
         "a late copy of a renewal shortens (R4, H51)",
         QUICK,
-        "    update.when(f\"{update.name('expires_at')} <= :until\")\n",
+        "    update.when(f\"{update.name('lease', 'expires')} <= :until\")\n",
         "",
         (TABLE, DYNAMODB),
     ),
@@ -618,30 +618,23 @@ MUTANTS = (
         (INTERLEAVINGS, CONTROLLED),
     ),
     Mutant(
-        "a quick grant leaves the mark of the tenure before (M16)",
-        QUICK,
-        '    for name in ("expires_on", "stop"):',
-        '    for name in ("expires_on",):',
-        (TABLE, INTERLEAVINGS),
-    ),
-    Mutant(
         "an exact grant leaves the mark of the tenure before (M16)",
         CHANGE,
-        '            update.remove("stop")\n',
-        "",
+        "item.lease(new.owner, new.expires_ms, new.since_ms)",
+        '{"M": self.record.item.get("lease", {"M": {}})["M"] | item.lease(new.owner, new.expires_ms, new.since_ms)["M"]}',
         (TABLE, INTERLEAVINGS),
     ),
     Mutant(
         "a quick settle does not tell of a mark (M16)",
         QUICK,
-        '    update.when_absent("stop")\n',
+        '    update.when_absent("lease", "stop")\n',
         "",
         (TABLE, CONTROLLED),
     ),
     Mutant(
         "an exact settle does not tell of a mark that came meanwhile (M16)",
         CHANGE,
-        '            self._when_as_it_was(update, "stop")\n',
+        '            self._when_lease_is(update, "stop")\n',
         "            pass\n",
         (CONTROLLED,),
     ),
@@ -951,13 +944,6 @@ MUTANTS = (
         (RULES, MEMORY),
     ),
     # --- control, in DynamoDB's requests
-    Mutant(
-        "a quick settle leaves the note of its run (M18)",
-        QUICK,
-        '    for name in ("lease_owner", "note"):\n',
-        '    for name in ("lease_owner",):\n',
-        (CONTROLLED,),
-    ),
     Mutant(
         "Lua: a successor inherits the note (M18)",
         LUA + "state.lua",

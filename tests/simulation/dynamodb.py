@@ -221,11 +221,11 @@ def _error(code: str, operation: str, old: Item | None = None) -> ClientError:
 def _routes(request: Mapping[str, Any]) -> bool:
     """Whether an update adds a message, and does not grant the key."""
     expression = request["UpdateExpression"]
-    return "list_append" in expression and "lease_owner = " not in expression.partition("REMOVE")[0]
+    return "list_append" in expression and "lease = " not in expression.partition("REMOVE")[0]
 
 
 def _ends_ms(lease: Item) -> int:
-    return int(lease["expires_at"]["N"]) if "lease_owner" in lease else 0
+    return int(lease["lease"]["M"]["expires"]["N"]) if "lease" in lease else 0
 
 
 def _name(key: Mapping[str, Any]) -> tuple[str, str]:

@@ -340,7 +340,7 @@ _ALL = (
         says="A late copy of a renewal sets the expiry to an earlier time.",
         breaks=("R4", "R12"),
         scenario="long_runs",
-        blind_to="^expires_at <= ",
+        blind_to=r"^lease\.expires <= ",
         stores=("dynamodb",),
     ),
     Mutant(
@@ -476,8 +476,8 @@ _ALL = (
         )
         for attribute, breaks, scenario in (
             ("edits", ("M3",), "again"),
-            ("expires_at", ("R1", "R12"), "only_leases"),
-            ("lease_owner", ("R1", "R12"), "only_leases"),
+            ("lease.expires", ("R1", "R12"), "only_leases"),
+            ("lease.holder", ("R1", "R12"), "only_leases"),
             ("known", ("M5",), "short_of_time"),
             ("tombs", ("M3",), "copies"),
             ("mail[", ("M3",), "pair"),

@@ -27,9 +27,7 @@ class CheckedTable(Table):
                 "the index holds the keys with messages or a hold, and no others"
             )
             assert ("orphan_since" in found) or "mail" not in found
-            assert ("expires_on" in found) == ("mail" not in found and "lease_owner" not in found), (
-                "TTL is for idle keys"
-            )
+            assert ("expires_on" in found) == ("mail" not in found and "lease" not in found), "TTL is for idle keys"
         return found
 
 

@@ -72,9 +72,9 @@ def test_note_costs_no_request_and_neither_does_its_end(bench: Bench) -> None:
     claim(bench.a, "A", 1)
     bench.clock.advance(1_000)
     assert bench.a.count(lambda p: p.beat("k", "A", TTL_MS, note={"step": 1}))[1] == [UPDATE]
-    assert bench.item()["note"] == {"S": '{"step":1}'}
+    assert bench.item()["lease"]["M"]["note"] == {"S": '{"step":1}'}
     assert bench.a.count(lambda _: settle(bench.a, "A", 1)) == (Released(remaining=0), [UPDATE])
-    assert "note" not in bench.item()
+    assert "lease" not in bench.item()
 
 
 def test_quick_settle_of_a_stopped_message_is_one_request(bench: Bench) -> None:
@@ -141,9 +141,16 @@ def test_golden_record_of_a_controlled_key(moto: Bench) -> None:
     moto.a.provider.beat("k", "A", TTL_MS, note=[3, 5])
     moto.b.provider.hold("k", for_ms=MINUTE_MS, reason="a: b")
     found = moto.item()
-    assert {name: found[name] for name in ("stop", "note", "not_before", "orphan_shard", "fence")} == {
-        "stop": {"S": "why"},
-        "note": {"S": "[3,5]"},
+    assert {name: found[name] for name in ("lease", "not_before", "orphan_shard", "fence")} == {
+        "lease": {
+            "M": {
+                "holder": {"S": "A"},
+                "expires": {"N": str(NOW_MS + 1 + TTL_MS)},
+                "since": {"N": str(NOW_MS)},
+                "stop": {"S": "why"},
+                "note": {"S": "[3,5]"},
+            }
+        },
         "not_before": {"S": f"0:{NOW_MS + 1 + MINUTE_MS}:a: b"},
         "orphan_shard": {"S": names.shard_of(moto.prefix, "k")},
         "fence": {"N": str(fence)},
@@ -184,7 +191,7 @@ def test_stop_without_a_reason_is_stored_as_one(moto: Bench) -> None:
     """M16: not every store takes an empty text."""
     claim(moto.a, "A", 1)
     moto.b.provider.stop("k")
-    assert moto.item()["stop"] == {"BOOL": True}
+    assert moto.item()["lease"]["M"]["stop"] == {"BOOL": True}
     assert moto.a.provider.watch("k", "A") == ""
 
 

@@ -3,11 +3,11 @@
 The rules have decided on a record that a request has shown. ``Change`` writes their decision under the condition that
 nothing has happened meanwhile that would change it:
 
-* ``fence``, ``lease_owner``: no grant, no freeing;
-* ``expires_at``: no renewal by an owner that was found expired, no expiry of one that was found live;
+* ``fence``, the lease's owner: no grant, no freeing;
+* its expiry: no renewal by an owner that was found expired, no expiry of one that was found live;
 * ``edits``: no change inside the mailbox (a mark, a delivery by ``take``, a dead letter put back);
 * ``not_before``: no hold and no end of one, where the step grants or frees the key, or stores on a free one (M15);
-* ``stop``: no mark, where the live owner's own step ends its tenure, so that the answer carries it (M16);
+* its ``stop``: no mark, where the live owner's own step ends its tenure, so that the answer carries it (M16);
 * the place behind the last message: no new message, but only where one more would change the decision: to free the
   key because nothing is due, to free it with messages that all pause (which the orphans' index shows only when the
   pauses end), to remove the last message and the list with it, to append, to put what died with its run behind all
@@ -147,14 +147,14 @@ class Change:
             update.when_absent("pk")
             return
         update.when_is(VERSION, "v")
-        self._when_as_it_was(update, "lease_owner")
+        self._when_lease_is(update, "holder")
         self._when_as_it_was(update, "fence")
         if self.held:
-            update.when(f"{update.name('expires_at')} > {update.value(now_ms)}")
-        elif not self.beside:
-            self._when_as_it_was(update, "expires_at")
+            update.when(f"{update.name('lease', 'expires')} > {update.value(now_ms)}")
+        elif not self.beside and "lease" in self.record.item:
+            self._when_lease_is(update, "expires")
         if self._ends:
-            self._when_as_it_was(update, "stop")
+            self._when_lease_is(update, "stop")
         # With a tenure ends what it was given, perhaps since: an owner may have sent a claim while its lease lived.
         changed = self._mail_changed or self.new.ended != self._old.ended
         if self._granted or self._freed or self._holds or changed:
@@ -177,6 +177,15 @@ class Change:
         else:
             update.when(f"{update.name(name)} = {update.typed_value(value)}")
 
+    def _when_lease_is(self, update: Update, name: str) -> None:
+        lease = self.record.item.get("lease")
+        if lease is None:
+            update.when_absent("lease")
+        elif name in lease["M"]:
+            update.when(f"{update.name('lease', name)} = {update.typed_value(lease['M'][name])}")
+        else:
+            update.when_absent("lease", name)
+
     def _when_no_more(self, update: Update) -> None:
         """Add the condition that no message was added: ``size`` of a missing list fails in some implementations."""
         count = len(self._old.mail)
@@ -190,23 +199,21 @@ class Change:
         old, new = self._old, self.new
         if not self.record.exists:
             update.set(VERSION, "v")
-        if new.owner != old.owner:
-            update.give(new.owner, "lease_owner")
         if new.fence != old.fence:
             update.set(new.fence, "fence")
-        if not self._freed and (new.expires_ms != old.expires_ms or self._granted):  # a beat may have changed it
+        if new.owner is None:
+            if old.owner is not None:
+                update.remove("lease")
+        elif self._granted or not self.record.exists:  # without what was marked and noted before
+            update.set_to(update.typed_value(item.lease(new.owner, new.expires_ms, new.since_ms)), "lease")
+        elif new.expires_ms != old.expires_ms:  # a renewal: R4
             until = update.value(new.expires_ms)
-            if self.held and not self._granted:  # a renewal: R4
-                update.when(f"{update.name('expires_at')} <= {until}")
-            update.set_to(until, "expires_at")
-        if self._granted:
-            update.set(new.since_ms, "since")
+            update.when(f"{update.name('lease', 'expires')} <= {until}")
+            update.set_to(until, "lease", "expires")
         self._policy(update)
         if new.origin != old.origin:
             self._describe(update)
-        if (
-            new.tenure_end is not None and new.tenure_end != old.tenure_end
-        ):  # else an earlier fence tells that it is over
+        if new.tenure_end is not None and new.tenure_end != old.tenure_end:  # else its fence tells that it is over
             update.set(item.left_text(new.tenure_end, new.expires_ms if new.owner is None else None), "left")
             if new.owner is not None:
                 update.set(new.tenure_end.fence, "left_fence")
@@ -222,17 +229,14 @@ class Change:
             update.give(after, "not_before")
         if self.resumed is not None:
             update.set(self.resumed, "resumed")
-        if self._granted or self._freed:  # whatever came since the record was read
-            update.remove("stop")
-            for name in ("note", "note_fence"):
-                update.remove(name)
+        if self._granted or self._freed:
             return
         if self.new.stop is not None and self._old.stop is None:
             mark = update.value(item.stop_value(self.new.stop))
-            update.set_to(f"if_not_exists({update.name('stop')}, {mark})", "stop")  # one since the read stands (M16)
+            stop = update.name("lease", "stop")
+            update.set_to(f"if_not_exists({stop}, {mark})", "lease", "stop")  # one since the read stands (M16)
         if self.new.note is not None and self.new.note != self._old.note:
-            update.set(self.new.note, "note")
-            update.set(self.new.fence, "note_fence")
+            update.set(self.new.note, "lease", "note")
 
     def _messages(self, update: Update) -> None:
         old, new, added = self._old.mail, self.new.mail, self._added

@@ -15,9 +15,10 @@ sort key ``sk`` there are five kinds of item::
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::
 
     v                            the format's version
-    lease_owner                  the owner of the key; absent when it was freed
-    expires_at since fence       of the present or the last tenure; ``expires_at`` decides, never ``expires_on``. Of a
-                                 key that was freed, only the fence counts
+    fence                        of the present or the last tenure
+    lease                        of that tenure, absent when it was freed: holder; expires, which decides, never
+                                 ``expires_on``; since; stop, the reason why it should stop, or true without one (M16);
+                                 note, what its run noted last, as JSON (M18)
     left left_fence              how a tenure ended on purpose, "<how>:<owner>:<successor>", digests (R8), with ":<at>"
                                  if it freed the key: the last one if the key is free or ``left_fence`` is the fence,
                                  else an earlier one, which counts for nothing
@@ -29,8 +30,6 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
     not_before                   "<quiet_until>:<held_until>:<reason>", zero where not set; absent where neither is, and
                                  it may remain when both are over (M15)
     resumed                      which call ended the last hold: evidence for a repeated resume or hold (R8)
-    stop                         the reason why the tenure should stop, or true without one (M16)
-    note note_fence              what the run noted last, as JSON, if the fence is still the same (M18)
     ended                        traces of the messages that left last, "<outcome><id><by><fence><at>" (R9), the numbers
                                  in base 64, and "k" behind it where an item holds the result, "x" where that was too
                                  large
@@ -66,6 +65,7 @@ from incumbent.frozen import dataclass, replace
 from incumbent.providers.dynamodb.attributes import (
     VERSION,
     Item,
+    Typed,
     Value,
     check_version,
     cut,
@@ -208,13 +208,14 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     if mail:
         attempts, due_ms = head_of(item)
         mail[0] = replace(mail[0], attempts=attempts, due_ms=due_ms, delivered_fence=number(item, "head_given"))
-    owner, fence = text(item, "lease_owner"), number(item, "fence")
-    expires_ms = number(item, "expires_at") if owner is not None else _freed_ms(item)
+    lease, fence = item["lease"]["M"] if "lease" in item else {}, number(item, "fence")
+    owner = lease["holder"]["S"] if lease else None
+    freed_ms = 0 if lease else _freed_ms(item)
     block, pauses_ms = _policy(item)
     return KeyState(
         owner=owner,
-        expires_ms=expires_ms,
-        since_ms=expires_ms if owner is None else number(item, "since"),
+        expires_ms=number(lease, "expires") or freed_ms,
+        since_ms=number(lease, "since") or freed_ms,
         fence=fence,
         mail=tuple(mail),
         ended=in_order(trace_of(each, names) for each in item["ended"]["SS"]) if "ended" in item else (),
@@ -232,8 +233,8 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
         quiet_until_ms=int(quiet),
         held_until_ms=int(held),
         held_reason=reason if int(held) else None,
-        stop=item["stop"].get("S", "") if "stop" in item else None,
-        note=text(item, "note") if number(item, "note_fence") == fence else None,
+        stop=lease["stop"].get("S", "") if "stop" in lease else None,
+        note=text(lease, "note"),
     )
 
 
@@ -282,6 +283,11 @@ def _policy(item: Item) -> tuple[bool, tuple[int, ...]]:
     stored = text(item, "policy") or ""
     pauses = stored.removeprefix(_BLOCKS)
     return stored != pauses, _USUAL_MS if pauses == _USUAL else tuple(map(int, pauses.split(","))) if pauses else ()
+
+
+def lease(owner: str, expires_ms: int, since_ms: int) -> Typed:
+    """Return the value of ``lease`` when a tenure begins: without a mark and a note."""
+    return {"M": {"holder": {"S": owner}, "expires": {"N": str(expires_ms)}, "since": {"N": str(since_ms)}}}
 
 
 def _freed_ms(item: Item) -> int:

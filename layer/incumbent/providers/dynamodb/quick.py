@@ -60,11 +60,10 @@ def renew(owner: str, fence: int | None, *, ttl_ms: int, now_ms: int, shows: boo
 def _renew(*, fenced: bool, shows: bool, notes: bool) -> Request:
     update = Update()
     _when_held(update, fenced=fenced)
-    update.when(f"{update.name('expires_at')} <= :until")
-    update.set_to(":until", "expires_at")
+    update.when(f"{update.name('lease', 'expires')} <= :until")
+    update.set_to(":until", "lease", "expires")
     if notes:
-        update.set_to(":note", "note")
-        update.set_to(update.name("fence"), "note_fence")
+        update.set_to(":note", "lease", "note")
     return update.request("ALL_NEW" if shows else "NONE")
 
 
@@ -80,7 +79,6 @@ def _release() -> Request:
     _when_held(update, fenced=False)
     update.when_absent("mail", 0)
     _free_key(update)
-    update.remove("stop")
     return update.request("NONE")
 
 
@@ -91,8 +89,7 @@ def transfer(owner: str, successor: str, *, ttl_ms: int, now_ms: int, skew_ms: i
         {
             **_holding(owner, None, now_ms),
             ":left": _text(item.left_text(left)),
-            ":successor": _text(successor),
-            ":until": _number(now_ms + ttl_ms),
+            ":lease": item.lease(successor, now_ms + ttl_ms, now_ms),
             ":edge": _number(now_ms + ttl_ms + skew_ms),
         }
     )
@@ -106,16 +103,8 @@ def _transfer() -> Request:
     following = f"{update.name('fence')} + {update.value(1)}"
     update.set_to(following, "left_fence")
     update.set_to(following, "fence")
-    for name, slot in (
-        ("left", ":left"),
-        ("lease_owner", ":successor"),
-        ("expires_at", ":until"),
-        ("since", ":now"),
-        ("orphan_since", ":edge"),
-    ):
+    for name, slot in (("left", ":left"), ("lease", ":lease"), ("orphan_since", ":edge")):
         update.set_to(slot, name)
-    for name in ("stop", "note"):
-        update.remove(name)
     return update.request("NONE")
 
 
@@ -166,7 +155,7 @@ def _claim(*, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str,
     _when_ours(update)
     free = _free(update)
     if redeems:
-        owned, until = update.name("lease_owner"), update.name("expires_at")
+        owned, until = update.name("lease", "holder"), update.name("lease", "expires")
         free = f"({free}) OR ({owned} = :ticket AND {until} > :free)"
     update.when(free)
     update.when_absent("not_before")
@@ -207,7 +196,7 @@ def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin
 def _append_behind(*, most: int, target: bool, keyspace: bool) -> Request:
     update = Update()
     _when_ours(update)
-    owned, since = update.name("lease_owner"), update.name("orphan_since")
+    owned, since = update.name("lease"), update.name("orphan_since")
     head, held = update.name("head"), update.name("not_before")
     shows = f"(attribute_not_exists({head}) AND attribute_not_exists({held}))"
     update.when(f"attribute_exists({owned}) OR {shows} OR attribute_not_exists({since}) OR {since} <= :now")
@@ -282,7 +271,7 @@ def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
     update.when(f"{update.name('mail', 0, 'by')} = :by")
     update.when_absent("mail", 0, "ref")
     update.when_absent("mail", 1)
-    update.when_absent("stop")
+    update.when_absent("lease", "stop")
     if drops:
         update.when_absent("mail", 0, "promised")
         update.when(f"NOT contains({update.name('known')}, :shared)")
@@ -316,10 +305,9 @@ def stop(fence: int, reason: str, *, now_ms: int, skew_ms: int) -> Request:
 def _stop() -> Request:
     update = Update()
     update.when_is(VERSION, "v")
-    update.when_there("lease_owner")
-    update.when(f"{update.name('expires_at')} > :free")
+    update.when(f"{update.name('lease', 'expires')} > :free")
     update.when(f"{update.name('fence')} = :fence")
-    update.set_to(f"if_not_exists({update.name('stop')}, :reason)", "stop")
+    update.set_to(f"if_not_exists({update.name('lease', 'stop')}, :reason)", "lease", "stop")
     return update.request("NONE")
 
 
@@ -333,14 +321,14 @@ def _when_ours(update: Update) -> None:
 
 def _free(update: Update) -> str:
     """Return the condition that the key is free for other callers (R3: expiry plus skew)."""
-    return f"attribute_not_exists({update.name('lease_owner')}) OR {update.name('expires_at')} <= :free"
+    return f"attribute_not_exists({update.name('lease')}) OR {update.name('lease', 'expires')} <= :free"
 
 
 def _when_held(update: Update, *, fenced: bool) -> None:
     """Add the condition that the owner's lease is live (R3), in the tenure of the fence if it is known (R2)."""
     update.when_is(VERSION, "v")
-    update.when(f"{update.name('lease_owner')} = :owner")
-    update.when(f"{update.name('expires_at')} > :now")
+    update.when(f"{update.name('lease', 'holder')} = :owner")
+    update.when(f"{update.name('lease', 'expires')} > :now")
     if fenced:
         update.when(f"{update.name('fence')} = :fence")
 
@@ -368,22 +356,14 @@ def _next_fence(update: Update) -> str:
 def _grant(update: Update) -> None:
     update.set(VERSION, "v")
     update.set_to(_next_fence(update), "fence")
-    for name, slot in (
-        ("lease_owner", ":owner"),
-        ("expires_at", ":until"),
-        ("since", ":now"),
-        ("orphan_since", ":edge"),
-    ):
-        update.set_to(slot, name)
-    for name in ("expires_on", "stop"):  # how the last tenure ended, and its note, are known by their fences
-        update.remove(name)
+    update.set_to(":lease", "lease")
+    update.set_to(":edge", "orphan_since")
+    update.remove("expires_on")
 
 
 def _granting(owner: str, ttl_ms: int, now_ms: int, skew_ms: int) -> dict[str, Typed]:
     return {
-        ":owner": _text(owner),
-        ":now": _number(now_ms),
-        ":until": _number(now_ms + ttl_ms),
+        ":lease": item.lease(owner, now_ms + ttl_ms, now_ms),
         ":edge": _number(now_ms + ttl_ms + skew_ms),
         ":free": _number(now_ms - skew_ms),
         ":clock": _number(now_ms * 1_000),
@@ -396,8 +376,7 @@ def _free_key(update: Update) -> None:
     update.set_to(":left", "left")
     update.set_to(":now", "orphan_since")
     update.set_to(":ttl", "expires_on")
-    for name in ("lease_owner", "note"):
-        update.remove(name)
+    update.remove("lease")
 
 
 def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:
