@@ -29,7 +29,7 @@ from incumbent.testing.servers import locked_moto
 
 EVENT, PROVIDER, HEARTBEAT = "reading the event", "the memory provider's claim and settle", "the heartbeat"
 RUN, AROUND = "the lease, its facts, checks and outcome", "the decorator around all of this"
-BUSY = "more for a key with a full window: its remembered ids are looked through"
+BUSY = "more for a key with a full window"
 DECORATOR = (EVENT, PROVIDER, HEARTBEAT, RUN, AROUND, BUSY)
 _WHOLE, _WHOLE_BUSY, _SERVED, _SERVED_STILL = "whole", "busy", "served", "served without a heartbeat"
 
