@@ -64,6 +64,7 @@ class Traces(Sequence[Ended]):
 
     What `plus` and `forgotten` return shares the logs of each kind and sees other parts of them, so that neither
     copies. Only a second `plus` of one value copies, and now and then one, since what was forgotten stays in a log.
+    Two threads must not add to the same traces at once.
     """
 
     __slots__ = ("_next", "_parts")
@@ -73,7 +74,10 @@ class Traces(Sequence[Ended]):
         logs: dict[Outcome, _Log] = {}
         self._next = 0
         for trace in traces:
-            logs.setdefault(KINDS[trace.outcome], _Log()).append(self._next, trace)
+            kind = KINDS[trace.outcome]
+            if kind not in logs:
+                logs[kind] = _Log()
+            logs[kind].append(self._next, trace)
             self._next += 1
         self._parts: dict[Outcome, _Part] = {kind: (log, 0, len(log.entries)) for kind, log in logs.items()}
 
