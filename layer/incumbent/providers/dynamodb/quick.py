@@ -163,10 +163,7 @@ def _claim(*, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str,
     _when_head_is_fresh(update)
     if not as_ticket:
         update.set_to(_next_fence(update), "head_given")  # its first delivery
-        if notes:
-            update.set_to(":policy", "policy")
-        else:
-            update.remove("policy")
+        _note_policy(update, notes=notes)
     _grant(update)
     for name in described:
         update.set_to(f":{name}", name)
@@ -279,10 +276,7 @@ def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
     update.when(f"attribute_not_exists({ended}) OR size({ended}) < {update.value(inline)}")
     _free_key(update)
     update.when_absent("head")
-    if notes:
-        update.when(f"{update.name('policy')} = :policy")
-    else:
-        update.when_absent("policy")
+    _note_policy(update, notes=notes)
     for name in ("mail", "head_given", "orphan_shard"):
         update.remove(name)
     update.add_to(":trace", "ended")
@@ -346,6 +340,13 @@ def _when_head_is_fresh(update: Update) -> None:
     A tenure is given the first that is due, and a fresh head would be.
     """
     update.when_absent("head_given")
+
+
+def _note_policy(update: Update, *, notes: bool) -> None:
+    if notes:
+        update.set_to(":policy", "policy")
+    else:
+        update.remove("policy")
 
 
 def _next_fence(update: Update) -> str:
