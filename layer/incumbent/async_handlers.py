@@ -1,7 +1,6 @@
 """``async def`` handlers run from synchronous code: one event loop for each thread that runs handlers, kept open."""
 
 import contextvars
-import functools
 import os
 import sys
 import threading
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from incumbent.errors import ConfigurationError, IncumbentError
 from incumbent.lease import Lease, Stop
+from incumbent.results import is_coroutine_function
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,10 +33,10 @@ def synchronous(function: Callable[..., Any], *, cancel_on_stop: bool = False) -
     return run
 
 
-def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
+def refuse_to_nest(name: str) -> None:
     """Refuse an ``async def`` handler that is called from a running event loop, before the claim."""
     asyncio = sys.modules.get("asyncio")
-    if asyncio is None or not _is_async(function):
+    if asyncio is None:
         return
     try:
         asyncio.get_running_loop()
@@ -48,16 +48,16 @@ def refuse_to_nest(function: Callable[..., Any], name: str) -> None:
     )
 
 
-@functools.lru_cache(maxsize=128)
-def _is_async(function: Callable[..., Any]) -> bool:
-    import inspect  # here, as few functions are asked about
-
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a function is ``async def``, below its decorators."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return is_coroutine_function(function)
 
 
 def check_cancels(function: Callable[..., Any], name: str) -> None:
     """Refuse ``cancel_on_stop`` for a function that cannot be cancelled: one that is not ``async def``."""
-    if not _is_async(function):
+    if not is_async(function):
         raise ConfigurationError(
             f"{name}: cancel_on_stop needs an async def handler, which can be cancelled at an await; check lease.stop "
             "between steps instead"

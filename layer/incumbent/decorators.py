@@ -96,13 +96,15 @@ def leased(**options: Unpack[Options]) -> Callable[[F], F]:
         name = name_of(handler)
         gives_lease = takes_lease(handler)
         run = _synchronous(handler, name, settings)
+        is_async = async_handlers.is_async(handler)
         if gives_lease:
             run = named_if_not_passed_on(handler, run)
         endpoint = Endpoint(CheckedOptions(name, options, settings))
 
         @functools.wraps(handler)
         def leased_handler(event: Any, context: Any = None, **more: Any) -> Any:
-            async_handlers.refuse_to_nest(handler, name)
+            if is_async:
+                async_handlers.refuse_to_nest(name)
 
             def work(message: Message, lease: Lease) -> Any:
                 return run(lease, message.event, context, **more, **({"lease": lease} if gives_lease else {}))
@@ -157,13 +159,15 @@ def leased_function(
         name = name_of(function)
         called = MessageFunction(function, argument=argument, load=load)
         run = _synchronous(function, name, settings)
+        is_async = async_handlers.is_async(function)
         if called.gives_lease:
             run = named_if_not_passed_on(function, run)
         endpoint = Endpoint(CheckedOptions(name, options, settings), one_of_several=True)
 
         @functools.wraps(function)
         def leased_call(*args: Any, **kwargs: Any) -> Any:
-            async_handlers.refuse_to_nest(function, name)
+            if is_async:
+                async_handlers.refuse_to_nest(name)
             arguments = called.arguments(args, kwargs)
             event = arguments[called.argument]
             others = called.contexts(arguments)  # another message does not get this call's other arguments
