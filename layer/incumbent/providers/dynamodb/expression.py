@@ -49,7 +49,7 @@ class Request:
         if self.returns == "ALL_NEW":
             return answered
         written = {name: self.values[value] for name, value in self.written.items()}
-        return {"v": typed(VERSION), **written, **answered}
+        return {"v": typed(VERSION), **answered, **written}  # an emulator leaves out of a map what is as it was
 
 
 class Update:
