@@ -707,13 +707,6 @@ def test_id_is_known_while_one_that_shares_its_short_digest_is(bench: Bench) -> 
     assert isinstance(bench.b.provider.claim("k", "D", TTL_MS, Message(id=other, event=1)), Claimed)
 
 
-def test_owner_comes_again_after_its_lease_has_ended(bench: Bench) -> None:
-    """R2: an emulator answers only with what has changed inside the lease."""
-    for _ in range(2):
-        assert bench.a.provider.acquire_lease("k", "A", TTL_MS).acquired
-        bench.expire()
-
-
 def test_note_and_end_of_an_earlier_tenure_count_for_nothing(moto: Bench) -> None:
     """M18, R8: a quick grant replaces the one; it leaves the other where it is, and an earlier fence tells of that."""
     moto.a.provider.acquire_lease("k", "A", TTL_MS)
