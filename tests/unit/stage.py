@@ -1,5 +1,7 @@
 """What the tests of runs share: a clock that threads wait on, a context, and parts that note or spoil what goes by."""
 
+import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,19 @@ PATIENCE_S = 20.0
 """How long a test waits for another thread before it fails: never how long it takes."""
 
 ARN = "arn:aws:lambda:eu-central-1:123456789012:function:orders:live"
+
+
+@contextmanager
+def profiled(note: Callable[..., object]) -> Iterator[None]:
+    """Note each call of this thread, without the finalizers of what earlier tests have left."""
+    gc.collect()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        gc.enable()
 
 
 class StepClock(FakeClock):

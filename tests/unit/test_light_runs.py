@@ -3,7 +3,6 @@
 The provider answers at once, so that only what is around it counts. Timings are measured by ``make bench``.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
@@ -14,7 +13,7 @@ import pytest
 from incumbent import Claimed, Message, Released, leased, leased_function
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
-from tests.unit.stage import Context, context
+from tests.unit.stage import Context, context, profiled
 
 MAX_CALLS = 118
 """Python functions of the package that are called in one run. There were 230 before they were counted."""
@@ -51,11 +50,8 @@ def counted(call: Callable[[], object]) -> Counter[str]:
         elif what == "c_call":
             found[function.__name__] += 1
 
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         call()
-    finally:
-        sys.setprofile(None)
     return found
 
 

@@ -12,6 +12,7 @@ from incumbent.clock import SYSTEM_CLOCK, Moment, SystemClock
 from incumbent.providers.memory import MemoryProvider
 from incumbent.rules import REMEMBERED
 from incumbent.values import Claimed, Failure, Message
+from tests.unit.stage import profiled
 
 TTL_MS = 30_000
 
@@ -54,11 +55,8 @@ def records(call: Callable[[], object]) -> Counter[str]:
         if event == "call" and frame.f_code.co_name in ("__init__", "__replace__"):
             found[f"{type(frame.f_locals['self']).__name__}.{frame.f_code.co_name.strip('_')}"] += 1
 
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         call()
-    finally:
-        sys.setprofile(None)
     return found
 
 
@@ -107,14 +105,12 @@ def test_claim_and_settle_call_few_functions() -> None:
     calls: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and ("incumbent" in frame.f_code.co_filename or frame.f_code.co_filename == "<string>"):
+        ours = str(frame.f_globals.get("__name__")).startswith("incumbent.")
+        if event == "call" and (ours or frame.f_code.co_filename == "<string>"):
             calls[frame.f_code.co_name] += 1
 
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         run(provider, "run", "m")
-    finally:
-        sys.setprofile(None)
     assert sum(calls.values()) <= 105, (sum(calls.values()), calls)
     assert calls["check_text"] == 6  # key and owner of each call, the message's id, and the id that is settled
 

@@ -1,6 +1,5 @@
 """What a call costs Redis, in figures that do not depend on the machine: requests, commands in scripts, bytes."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ from incumbent.providers.redis.scripting import script
 from incumbent.testing import servers
 from incumbent.values import Claimed, Continued, Debounce, Message, Origin, Policy, Routed
 from tests.redis_records import edit
+from tests.unit.stage import profiled
 
 TTL_MS = 30_000
 POLICY = Policy(max_pending=1_000)
@@ -125,12 +125,9 @@ class TestUncontended:
 
         counter.claim("bytes", "A", 1)
         counter.settle("bytes", "A", 1)
-        sys.setprofile(note)
-        try:
+        with profiled(note):
             counter.claim("bytes", "B", 2, origin=ORIGIN)
             counter.settle("bytes", "B", 2)
-        finally:
-            sys.setprofile(None)
         assert calls["_told"] <= 1
         assert calls["_packed"] == 2
         assert sum(calls.values()) <= 85  # of functions of the package
