@@ -12,6 +12,7 @@ from incumbent import (
     Claimed,
     ConfigurationError,
     LeaseUnavailable,
+    MailboxFull,
     Message,
     Origin,
     Policy,
@@ -28,7 +29,7 @@ from incumbent import (
 )
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing import stand_in
-from tests.unit.stage import ARN, Meddled, RecordingWaker, StepClock
+from tests.unit.stage import ARN, Meddled, RecordingWaker, StepClock, raising
 
 TTL_MS = 30_000
 KEPT = Policy(result_bytes=1_000)
@@ -434,3 +435,47 @@ def test_store_that_does_not_answer_is_reported(desk: Desk, facts: Callable[[], 
     with pytest.raises(LeaseUnavailable):
         cancel("k", "m", keyspace="orders", policy=KEPT)
     assert [fact["fact"] for fact in facts()] == ["store_error"] * 4
+
+
+def test_facts_of_control_say_all_that_is_known(desk: Desk, facts: Callable[[], list[dict[str, Any]]]) -> None:
+    """Each as a whole: who reads them has nothing else."""
+    run = desk.begin("m1")
+    desk.send("m2")
+    stop("k", fence=run.fence + 1, reason="the wrong one", keyspace="orders")
+    stop("k", reason="hangs", keyspace="orders")
+    cancel("k", "m1", keyspace="orders", policy=KEPT)
+    cancel("k", "m2", keyspace="orders", policy=KEPT)
+    desk.waker.fails = ValueError("no")
+    hold("k", reason="incident 12", for_ms=60_000, keyspace="orders", waker=desk.waker)
+    desk.end(run, "m1")
+    desk.send("m3", after_ms=90_000)
+    desk.send("m4")
+    resume("k", keyspace="orders", waker=desk.waker)
+    for call in ("stop", "claim"):
+        desk.store.before[call] = raising(LeaseUnavailable("away"))
+    with pytest.raises(LeaseUnavailable):
+        stop("k", keyspace="orders")
+    with pytest.raises(LeaseUnavailable):
+        desk.send("m5")
+    desk.store.before["claim"] = raising(MailboxFull("full"))
+    with pytest.raises(MailboxFull):
+        desk.send("m5")
+    common = {"key": "orders/k", "keyspace": "orders", "t_ms": desk.clock.now().wall_ms}
+    assert facts() == [
+        {"fact": "sent", **common, "message_id": "m2", "outcome": "waiting"},
+        {"fact": "stop_sent", **common, "outcome": "no run", "error": "the wrong one"},
+        {"fact": "stop_sent", **common, "fence": run.fence, "outcome": "marked", "error": "hangs"},
+        {"fact": "cancelled", **common, "fence": run.fence, "message_id": "m1", "outcome": "running"},
+        {"fact": "cancelled", **common, "message_id": "m2", "outcome": "cancelled"},
+        {"fact": "held", **common, "ms": 60_000, "error": "incident 12"},
+        {"fact": "wake_failed", **common, "error": "ValueError: no"},
+        {"fact": "sent", **common, "message_id": "m3", "outcome": "waiting"},
+        {"fact": "wake_failed", **common, "target": ARN, "error": "ValueError: no"},
+        {"fact": "sent", **common, "message_id": "m4", "outcome": "waiting"},
+        {"fact": "wake_failed", **common, "target": ARN, "error": "ValueError: no"},
+        {"fact": "resumed", **common, "outcome": "held"},
+        {"fact": "wake_failed", **common, "error": "ValueError: no"},
+        {"fact": "store_error", **common, "error": "LeaseUnavailable: away"},
+        {"fact": "store_error", **common, "message_id": "m5", "error": "LeaseUnavailable: away"},
+        {"fact": "refused", **common, "message_id": "m5", "error": "MailboxFull: full"},
+    ]

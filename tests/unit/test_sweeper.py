@@ -11,6 +11,7 @@ from incumbent import (
     Busy,
     Claimed,
     ConfigurationError,
+    Fact,
     Failure,
     IncumbentError,
     LeaseUnavailable,
@@ -23,7 +24,7 @@ from incumbent import (
 )
 from incumbent.providers.memory import MemoryProvider
 from incumbent.retry import search_is_over
-from incumbent.sweeper import Swept, sweep
+from incumbent.sweeper import Swept, sweep, wake_queued
 from incumbent.testing.clock import FakeClock
 from incumbent.validation import MAX_TTL_MS
 from incumbent.wakers import Waker
@@ -415,3 +416,46 @@ def test_mailbox_that_lists_one_target_first_is_shared_all_the_same() -> None:
     listing = Listing([*(orphan(number, target="f") for number in range(8)), orphan(8, target="g")])
     swept(listing, waker, limit=2)
     assert [wake.target for wake in waker.wakes] == ["f", "g"]
+
+
+def test_facts_of_a_pass_say_all_that_is_known(clock: FakeClock) -> None:
+    """Each as a whole: who reads them has nothing else."""
+    facts, now_ms = Facts(), clock.now().wall_ms
+
+    def waker(wake: Wake) -> None:
+        clock.advance(3)
+        if wake.target == "gone":
+            raise RuntimeError("Function not found")
+
+    listing = Listing([orphan(0, target="gone"), orphan(1), orphan(2, target="gone")], ListIncomplete("a part"))
+    with pytest.raises(ListIncomplete):
+        swept(listing, waker, observers=[facts], clock=clock)
+    both = "RuntimeError: Function not found (2 keys with target 'gone' wait)"
+    common: dict[str, Any] = {"fact": "orphan", "waiting": 2}
+    assert facts.told == [
+        Fact(key="orders/0", t_ms=now_ms + 3, target="gone", outcome="failed", ms=1_000_000, error=both, **common),
+        Fact(key="orders/1", t_ms=now_ms + 6, target=ARN, outcome="woken", ms=999_000, **common),
+        Fact(key="orders/2", t_ms=now_ms + 9, target="gone", outcome="failed", ms=998_000, **common),
+        Fact(fact="swept", key="", t_ms=now_ms + 9, waiting=3, ms=1_000_000, error="a part"),
+    ]
+
+
+def test_facts_of_queued_wakes_say_all_that_is_known(clock: FakeClock) -> None:
+    """Each as a whole; a record that is not a wake has no key."""
+    facts, now_ms = Facts(), clock.now().wall_ms
+    wake = Wake(key="orders/k", ticket=None, target=ARN, after_ms=60_000)
+    records = [{"messageId": "r1", "body": wake.to_queue(now_ms)}, {"messageId": "r2", "body": "hello"}]
+    waker = RecordingWaker(fails=RuntimeError("no"), meanwhile=lambda _: clock.advance(5))
+    clock.advance(60_000)
+    answer = wake_queued(records, waker, lambda: waker, budget_ms=6, observers=[facts], clock=clock)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "r1"}, {"itemIdentifier": "r2"}]}
+    due_ms = now_ms + 60_000
+    assert facts.told == [
+        Fact(fact="wake_failed", key="orders/k", t_ms=due_ms, target=ARN, error="record r1: RuntimeError: no"),
+        Fact(
+            fact="wake_failed",
+            key="",
+            t_ms=due_ms + 5,
+            error="record r2: ConfigurationError: its body is not a queued wake",
+        ),
+    ]
