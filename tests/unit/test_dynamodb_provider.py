@@ -1,7 +1,6 @@
 """The DynamoDB provider beyond the suite: its requests, its stored format, lost replies, errors, clocks."""
 
 import contextlib
-import io
 import json
 import re
 import uuid
@@ -12,10 +11,8 @@ from typing import Any
 
 import boto3
 import pytest
-import urllib3
-from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.config import Config
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 from moto import mock_aws
 
@@ -1850,84 +1847,6 @@ def test_close_closes_what_is_ours(on_moto: Place, monkeypatch: pytest.MonkeyPat
             provider.close()
             assert open_files() == before + kept
     given.close()
-
-
-@pytest.fixture
-def kept(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DynamoDBProvider, Any]]:
-    """A provider with incumbent's own client, and that client."""
-    for name, value in on_moto.server.environment.items():
-        monkeypatch.setenv(name, value)
-    session = Keeping()
-    provider = DynamoDBProvider(table_name=on_moto.name, boto3_session=session, key_prefix=uuid.uuid4().hex)
-    provider.get_lease_owner("k")
-    yield provider, session.kept[0]
-    provider.close()
-
-
-THROTTLED = b'{"__type":"com.amazonaws.dynamodb.v20120810#ThrottlingException","message":"slow down"}'
-TOO_LARGE = b'{"__type":"x#ValidationException","Message":"Item size to update has exceeded the maximum allowed size"}'
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "error"),
-    [
-        (400, THROTTLED, LeaseUnavailable),
-        (400, TOO_LARGE, MailboxFull),
-        (503, b"<html>", LeaseUnavailable),
-        (500, b"[]", LeaseUnavailable),
-        (200, b'{"Attributes":{"v":{"N":"1"', LeaseUnavailable),
-        (200, b"", LeaseUnavailable),
-        (200, b"null", LeaseUnavailable),
-    ],
-    ids=["throttled", "too large", "not JSON", "a list", "cut off", "empty", "null"],
-)
-def test_own_client_reads_answers_as_botocore_does(
-    kept: tuple[DynamoDBProvider, Any], status: int, body: bytes, error: type[Exception]
-) -> None:
-    """M10, R9: it skips what botocore does around a request, and no answer counts that is not one."""
-    provider, client = kept
-
-    def answer(request: Any, **_: Any) -> AWSResponse:
-        raw = urllib3.HTTPResponse(body=io.BytesIO(body), status=status, preload_content=False)
-        headers: Any = HeadersDict({"content-length": str(len(body))})
-        return AWSResponse(request.url, status, headers, raw)
-
-    client.meta.events.register("before-send.dynamodb.UpdateItem", answer)
-    with pytest.raises(error):
-        provider.claim("k", "A", TTL_MS, message(1))
-    client.meta.events.unregister("before-send.dynamodb.UpdateItem", answer)
-    assert isinstance(provider.claim("k", "A", TTL_MS, message(1)), Claimed)
-
-
-def test_own_client_calls_what_others_have_registered(kept: tuple[DynamoDBProvider, Any]) -> None:
-    """A tracer or a test sees each request, its signature and its sending."""
-    provider, client = kept
-    seen: list[str] = []
-    names = ("provide-client-params", "before-call", "before-sign", "before-send", "after-call")
-    for name in names:
-        client.meta.events.register(f"{name}.dynamodb", lambda name=name, **_: seen.append(name))
-    assert isinstance(provider.claim("k", "A", TTL_MS, message(1)), Claimed)
-    assert seen == list(names)
-
-
-def test_own_client_repeats_where_the_user_wants_it(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R9: then botocore sends, and says how often."""
-    for name, value in on_moto.server.environment.items():
-        monkeypatch.setenv(name, value)
-    session = Keeping()
-    twice = Config(retries={"total_max_attempts": 2, "mode": "standard"})
-    provider = DynamoDBProvider(table_name=on_moto.name, boto3_session=session, boto_config=twice)
-    provider.get_lease_owner("other")
-    lost: list[Any] = [ReadTimeoutError(endpoint_url="lost")]
-
-    def lose(**_: Any) -> None:
-        if lost:
-            raise lost.pop()
-
-    session.kept[0].meta.events.register("before-send.dynamodb.UpdateItem", lose)
-    assert isinstance(provider.claim("repeated", "A", TTL_MS, message(1)), Claimed)
-    assert not lost
-    provider.close()
 
 
 def test_client_without_region_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:

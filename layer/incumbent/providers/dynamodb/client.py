@@ -9,10 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import botocore.session
-from botocore.awsrequest import create_request_object
 from botocore.config import Config
 from botocore.endpoint import DEFAULT_TIMEOUT
-from botocore.exceptions import BotoCoreError, HTTPClientError, NoRegionError
+from botocore.exceptions import BotoCoreError, NoRegionError
 
 from incumbent.errors import ConfigurationError
 from incumbent.retry import check_wait, wait_ms
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 _SHORTER_WAIT = "Set connect_timeout and read_timeout in its config to a second or two"
-_OK, _ERRORS = 200, 300
+_OK = 200
 _KEPT = "incumbent_params"
 
 
@@ -84,7 +83,7 @@ class Clients:
         except (BotoCoreError, ValueError) as cause:
             advice = "set AWS_REGION" if isinstance(cause, NoRegionError) else "check boto3_session"
             raise ConfigurationError(f"cannot make a client for DynamoDB ({cause}): {advice}") from cause
-        _pass_as_written(made)
+        _pass_as_written(made.meta.events)
         client: DynamoDBClient = made
         return client
 
@@ -97,34 +96,15 @@ class Clients:
                 client.close()
 
 
-def _pass_as_written(client: Any) -> None:
-    """Let updates pass in the API's form, in both directions: botocore would copy each value into the same form.
-
-    Where the client does not repeat requests, they also skip what botocore does around a request to repeat it and to
-    find the shape of its answer. It still signs them, opens the connections, and calls what others have registered for
-    a call, its signature and its sending.
-    """
-    events, endpoint = client.meta.events, getattr(client, "_endpoint", None)
-    once = (client.meta.config.retries or {}).get("total_max_attempts") == 1
+def _pass_as_written(events: Any) -> None:
+    """Let updates pass in the API's form, in both directions: botocore would copy each value into the same form."""
 
     def keep(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         context[_KEPT] = params
         return {name: params[name] for name in ("TableName", "Key")}  # what others may look at
 
     def write(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        params["body"] = json.dumps(context[_KEPT]).encode()
-
-    def send(model: Any, params: dict[str, Any], request_signer: Any, context: dict[str, Any], **_: Any) -> Any:
-        if context.pop(_KEPT, None) is None or not once or endpoint is None:
-            return None
-        request = create_request_object(params)
-        request_signer.sign(model.name, request)
-        prepared: Any = request.prepare()
-        answers = events.emit(f"before-send.dynamodb.{model.name}", request=prepared)
-        response = next((answer for _, answer in answers if answer is not None), None)
-        if response is None:
-            response = endpoint.http_session.send(prepared)
-        return response, _parsed(response)
+        params["body"] = json.dumps(context.pop(_KEPT)).encode()
 
     def read(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
         if response_dict["status_code"] == _OK:
@@ -135,25 +115,7 @@ def _pass_as_written(client: Any) -> None:
     # By name, once: a session may give the same client to several providers.
     events.register_last("provide-client-params.dynamodb.UpdateItem", keep, unique_id="incumbent-keep")
     events.register("before-call.dynamodb.UpdateItem", write, unique_id="incumbent-write")
-    events.register_last("before-call", send, unique_id="incumbent-send")  # last of all, since it ends the call
     events.register("before-parse.dynamodb.UpdateItem", read, unique_id="incumbent-read")
-
-
-def _parsed(response: Any) -> dict[str, Any]:
-    """Return an answer as botocore would. Raises ``HTTPClientError`` for one that cannot be read."""
-    status, said = response.status_code, None
-    with suppress(ValueError):
-        said = json.loads(response.content)
-    if not isinstance(said, dict):
-        if status < _ERRORS:
-            raise HTTPClientError(error="the answer is not a JSON object, or broke off")
-        said = {}
-    if status >= _ERRORS:
-        code = str(said.get("__type", status)).rsplit("#", 1)[-1]
-        said = {**said, "Error": {"Code": code, "Message": said.get("message", said.get("Message", ""))}}
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    said["ResponseMetadata"] = {"HTTPStatusCode": status, "HTTPHeaders": headers, "RetryAttempts": 0}
-    return said
 
 
 def tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
