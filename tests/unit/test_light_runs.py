@@ -3,6 +3,7 @@
 The provider answers at once, so that only what is around it counts. Timings are measured by ``make bench``.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
@@ -45,7 +46,7 @@ def counted(call: Callable[[], object]) -> Counter[str]:
 
     def note(frame: FrameType, what: str, function: Any) -> None:
         module = frame.f_globals.get("__name__", "")
-        if what == "call" and module.startswith("incumbent."):
+        if what == "call" and (module == "os" or module.startswith("incumbent.")):
             found[f"{module.removeprefix('incumbent.')}.{frame.f_code.co_name}"] += 1
         elif what == "c_call":
             found[function.__name__] += 1
@@ -53,6 +54,17 @@ def counted(call: Callable[[], object]) -> Counter[str]:
     with profiled(note):
         call()
     return found
+
+
+def calls_of(found: Counter[str]) -> int:
+    """How many calls of the package's functions."""
+    return sum(times for name, times in found.items() if "." in name and not name.startswith("os."))
+
+
+@pytest.fixture(autouse=True)
+def own_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside Lambda the runtime's own is asked, which reads a variable for each result."""
+    monkeypatch.delitem(sys.modules, "awslambdaric.lambda_runtime_marshaller", raising=False)
 
 
 @pytest.fixture
@@ -69,8 +81,7 @@ def found() -> Counter[str]:
 
 def test_run_makes_few_calls(found: Counter[str]) -> None:
     """It is one claim and one settle, and little around them."""
-    calls = {name: times for name, times in found.items() if "." in name}
-    assert sum(calls.values()) <= MAX_CALLS, calls
+    assert calls_of(found) <= MAX_CALLS, sorted(found)
 
 
 def test_run_looks_at_the_clock_and_for_random_bytes_seldom(found: Counter[str]) -> None:
@@ -83,7 +94,7 @@ def test_run_looks_at_the_clock_and_for_random_bytes_seldom(found: Counter[str])
 
 def test_run_reads_no_environment_variable(found: Counter[str]) -> None:
     """They are read at the first event: no variable changes in the life of an environment."""
-    assert found["encode"] == found["fsencode"] == 0
+    assert found["os.__getitem__"] == 0
 
 
 def test_fact_that_no_observer_takes_is_not_put_together(found: Counter[str]) -> None:
@@ -100,6 +111,5 @@ def test_run_of_one_record_of_a_batch_is_as_light() -> None:
 
     now = context(SYSTEM_CLOCK)
     found = counted(lambda: handle({"id": "a"}, lambda_context=now))
-    calls = {name: times for name, times in found.items() if "." in name}
-    assert sum(calls.values()) <= MAX_CALLS + 10, calls
+    assert calls_of(found) <= MAX_CALLS + 10, sorted(found)
     assert found["monotonic_ns"] <= MAX_LOOKS_AT_THE_CLOCK
