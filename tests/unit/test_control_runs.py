@@ -611,10 +611,13 @@ def test_watch_notices_a_loss(line: Line) -> None:
         line.steal()
         line.clock.advance(1_000)
         until(lambda: lease.stop is Stop.LOST)
+        seen.append(line.store.calls.count("settle"))
 
+    seen: list[int] = []
     line.during["m1"] = during
     with pytest.raises(LeaseLost):
         line.come("m1")
+    assert seen == [0]
 
 
 def test_look_that_gets_no_answer_is_repeated(line: Line) -> None:

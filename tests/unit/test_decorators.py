@@ -52,6 +52,7 @@ from incumbent.providers.memory import MemoryProvider, process_memory
 from incumbent.settings import Settings
 from incumbent.sources import source_of
 from incumbent.stand_in import STAND_IN
+from incumbent.testing import stand_in
 from tests.unit.stage import ARN, Facts, Little, Meddled, RecordingWaker, StepClock, beside, context, raising
 
 if TYPE_CHECKING:
@@ -1755,3 +1756,20 @@ def test_message_id_that_is_none_names_its_expression(shop: Shop) -> None:
     """As a key's error does."""
     with pytest.raises(LeaseKeyMissing, match=r"message_id_jmespath 'nothing' gave NoneType None.* no message id"):
         shop.handler(message_id_jmespath="nothing")({"k": "a"}, shop.context())
+
+
+def test_waker_is_made_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a client and its connections: not one for each event, also where a test's store stands in."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    made: list[RecordingWaker] = []
+
+    def make(_: object) -> RecordingWaker:
+        made.append(RecordingWaker())
+        return made[-1]
+
+    monkeypatch.setattr("incumbent.endpoint.waker_from_env", make)
+    handler = shop.handler(waker="auto", message_id_jmespath="id")
+    with stand_in(shop.store):
+        handler({"k": "a", "id": 1}, shop.context())
+        handler({"k": "a", "id": 2}, shop.context())
+    assert len(made) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from incumbent import values
 from incumbent.errors import ConfigurationError
-from incumbent.values import Duplicate, Failure, Message, Policy
+from incumbent.values import Duplicate, Failure, Message, Origin, Policy
 
 ALL = [each for _, each in inspect.getmembers(values, dataclasses.is_dataclass)]
 
@@ -90,3 +90,15 @@ def test_pause_of_a_failure_is_whole_milliseconds(after_ms: Any) -> None:
     """From none to one day."""
     with pytest.raises(ConfigurationError, match="after_ms"):
         Failure(id="m", error="gone", after_ms=after_ms)
+
+
+@pytest.mark.parametrize("name", ["keyspace", "target", "request_id", "log_stream"])
+def test_field_of_an_origin_has_a_limit(name: str) -> None:
+    """It is stored beside the messages of a key: 1,024 bytes fit, whatever their characters."""
+    for longest, longer in (("x" * 1_024, "x" * 1_025), ("é" * 512, "é" * 512 + "x")):
+        given: dict[str, Any] = {name: longest}
+        assert getattr(Origin(**given), name) == longest
+        with pytest.raises(ConfigurationError, match=f"the origin's {name}"):
+            Origin(**{**given, name: longer})
+    with pytest.raises(ConfigurationError, match=f"the origin's {name}"):
+        Origin(**{**given, name: 7})
