@@ -72,7 +72,7 @@ def _finished(lease: Lease | None, result: Any, *, cancel_on_stop: bool) -> Any:
 
 def _finish(lease: Lease | None, work: Awaitable[Any], *, cancel_on_stop: bool) -> Any:
     """Await it on this thread's loop, in the context of the caller: a kept loop keeps the context of its first run."""
-    asked: list[bool] = []
+    asked = False
 
     async def supervised() -> Any:
         import asyncio
@@ -83,7 +83,8 @@ def _finish(lease: Lease | None, work: Awaitable[Any], *, cancel_on_stop: bool) 
         assert task is not None  # noqa: S101 - a coroutine run by a loop is a task
 
         def stop() -> None:
-            asked.append(True)
+            nonlocal asked
+            asked = True
             loop.call_soon_threadsafe(task.cancel)
 
         lease.when_lost(lambda: loop.call_soon_threadsafe(task.cancel))

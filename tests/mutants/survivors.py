@@ -24,6 +24,34 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="`again` sets it before anything reads it",
     ),
     Survivor(
+        file="*",
+        line="frozenset({",
+        old="frozenset({",
+        new="its first argument",
+        why="the same values, which no code changes",
+    ),
+    *(
+        Survivor(file="own_message.py", line="marshal.dumps(stored, 0)", old="0", new=new, why=why)
+        for new, why in (
+            ("its first argument", "where no bytes are equal, the comparisons that follow say the same"),
+            ("1", "a version of marshal, whose bytes are equal as seldom"),
+        )
+    ),
+    Survivor(
+        file="pacemaker.py",
+        line="if not self._due and not self._stays:",
+        old=" and ",
+        new="(not self._stays)",
+        why="the thread wakes, sees that a heart beats, and sleeps on",
+    ),
+    Survivor(
+        file="progress.py",
+        line="return 0",
+        old="0",
+        new="1",
+        why="an invocation without an end: no caller compares with that",
+    ),
+    Survivor(
         file="credentials.py",
         line="continue",
         why="to ask for the form of a text or a number changes nothing: it only takes time",

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from incumbent import Fact
-from incumbent.observe import FactName, Trace, from_env, guarded, heard_by, log_fact, tell
+from incumbent.observe import FactName, Trace, collect, collects, from_env, guarded, heard_by, log_fact, tell
 from tests.unit.stage import Facts, raising
 
 FACT = Fact(fact="run_ended", key="orders/k", t_ms=1, owner="A", fence=7, message_ids=("m1",), outcome="handled", ms=0)
@@ -159,3 +159,15 @@ def test_error_that_is_logged_stays_on_its_line(caplog: pytest.LogCaptureFixture
         log_fact(Fact(fact=name, key="k\n", t_ms=1, outcome="failed", error="no\nERROR forged\x1b[2J"))
     assert len(caplog.messages) == 3
     assert all(message.isprintable() for message in caplog.messages)
+
+
+def test_observer_with_something_else_called_collect_is_told_itself() -> None:
+    """Only what can be called is: ``collect=False`` may be an option of its own."""
+
+    class Option(Facts):
+        collect = "text"
+
+    observer = Option()
+    assert not collects([observer])
+    assert collect([observer]) == ((observer,), ())
+    assert heard_by([observer]) == {*get_args(FactName)}

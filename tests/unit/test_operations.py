@@ -1,16 +1,27 @@
 """What people do by hand: dead letters are shown, put back and purged, orphans swept, and all of it is said."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from incumbent import ConfigurationError, Failure, Message, NoopLeaseProvider, Origin, Policy, Wake, operations, rules
+from incumbent import (
+    ConfigurationError,
+    Failure,
+    Message,
+    NoopLeaseProvider,
+    Origin,
+    Policy,
+    StoredFormatUnknown,
+    Wake,
+    operations,
+    rules,
+)
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
-from tests.unit.stage import ARN, RecordingWaker
+from tests.unit.stage import ARN, Meddled, RecordingWaker, raising
 
 TTL_MS = 30_000
 ONCE = Policy(max_attempts=1)
@@ -293,3 +304,64 @@ def test_backend_without_messages_has_nothing_to_look_at() -> None:
     store: Callable[[object], object] = operations.store_of
     provider = MemoryProvider()
     assert store(provider) is provider
+
+
+EVIL, SHOWN = "a\x1b]0;x\x07\u202eb", r"a\x1b]0;x\x07\u202eb"
+
+
+def test_terminal_obeys_nothing_that_is_stored(hand: Hand) -> None:
+    """Whatever stands in a key, an id, an error, a target, or in what a waker raises."""
+    key, shown = f"orders/{EVIL}", f"orders/{SHOWN}"
+    said = hand.said.append
+    hand.bury(key, EVIL, error=EVIL, target=EVIL)
+    assert hand.ls()[0] == f"{shown}  {SHOWN}  2027-01-15T08:00:00Z  once  {SHOWN}"
+    hand.ls(key=EVIL)
+    assert not operations.show_letter(hand.store, said, key=EVIL, message_id=EVIL)
+    assert operations.show_letter(hand.store, said, key=key, message_id=EVIL)
+    hand.ls(keyspace=EVIL)
+    said(operations.none_of(EVIL))
+    assert not operations.purge(hand.store, said, key=EVIL, message_ids=[EVIL])
+    hand.waker.fails = ValueError(EVIL)
+    assert not hand.redrive(key, EVIL)
+    assert not operations.sweep_by_hand(hand.store, said, limit=9, waker=hand.waker)
+    assert operations.sweep_by_hand(hand.store, said, limit=9, waker=None)
+    hand.waker.fails = None
+    hand.bury(f"{key}2", "m2", target=EVIL)
+    assert hand.redrive(f"{key}2", "m2", target=EVIL)
+    hand.store.acquire_lease(key, EVIL, TTL_MS)
+    hand.store.release_lease(key, EVIL)
+    assert [line for line in hand.said if not line.replace("\n", "").isprintable()] == []
+    assert any(line == f"{shown}  1 message for 0 s  failed: ValueError: {SHOWN}" for line in hand.said)
+    assert any(line == f"{shown}  1 message for 0 s  {SHOWN}" for line in hand.said)
+
+
+def test_terminal_obeys_nothing_that_cannot_be_read(hand: Hand) -> None:
+    """M12: and what is said of it is said."""
+    hand.bury("orders/a", "m1")
+    said = hand.said.append
+    store = Meddled(hand.store)
+    for name in ("redrive", "purge"):
+        store.before[name] = raising(StoredFormatUnknown(EVIL))
+    assert not operations.purge(store, said, key="orders/a", message_ids=[EVIL])
+    assert not operations.redrive(
+        store, said, key="orders/a", message_ids=[EVIL], target=None, make_waker=lambda: hand.waker
+    )
+    assert hand.said == [f"{SHOWN}: {SHOWN}"] * 2
+    hand.said.clear()
+
+    def broken(letters: Iterable[Any]) -> Iterator[Any]:
+        yield from letters
+        raise StoredFormatUnknown("version 9")
+
+    store.after["dead_letters"] = broken
+    with pytest.raises(StoredFormatUnknown):
+        operations.show_letter(store, said, key=EVIL, message_id=EVIL)
+    assert hand.said == [f"{SHOWN} has no dead letter {SHOWN} that can be read"]
+
+
+def test_owner_that_runs_what_is_put_back_is_named(hand: Hand) -> None:
+    """As a terminal can show it."""
+    hand.bury("orders/a", "m1")
+    hand.store.acquire_lease("orders/a", EVIL, TTL_MS)
+    assert hand.redrive("orders/a", "m1")
+    assert hand.said == ["m1 is back in the mailbox of orders/a", f"{SHOWN} owns the key, and runs it next"]

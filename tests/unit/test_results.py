@@ -22,9 +22,9 @@ import pytest
 from awslambdaric.lambda_runtime_marshaller import LambdaMarshaller
 from botocore.response import StreamingBody
 
-from incumbent import Message, ResultRefused, leased, leased_function
+from incumbent import ConfigurationError, Message, ResultRefused, leased, leased_function
 from incumbent.providers.memory import MemoryProvider
-from incumbent.results import MAX_RESULT_BYTES, check_answer
+from incumbent.results import MAX_RESULT_BYTES, check_answer, refuse_unfinished
 from tests.unit.stage import context
 from tests.unit.test_decorators import Shop
 
@@ -401,3 +401,21 @@ def test_answer_is_what_the_handler_returned(shop: Shop) -> None:
     shop.during = lambda _: given
     assert handler({"k": "a"}, shop.context()) is given
     assert json.loads(LambdaMarshaller().marshal_response(given)[0]) == {"price": 1.10}
+
+
+def test_unfinished_work_is_given_up_if_it_can_be() -> None:
+    """Something else that is called ``cancel`` does not matter."""
+
+    class Work:
+        cancel: Any = "a policy"
+
+        def __await__(self) -> Any:
+            raise NotImplementedError
+
+    given_up: list[bool] = []
+    work = Work()
+    for cancel in (work.cancel, lambda: given_up.append(True)):
+        work.cancel = cancel
+        with pytest.raises(ConfigurationError, match="store returned a Work, whose work is not done"):
+            refuse_unfinished(work, "store")
+    assert given_up == [True]
