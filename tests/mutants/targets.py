@@ -33,6 +33,8 @@ Stages = tuple[tuple[str, ...], ...]
 UNIT = ("tests/unit", *(f"--ignore={file}" for file in (REDIS, DYNAMODB, REDIS_RULES, "tests/unit/test_servers.py")))
 ON_REDIS = ("-k", "valkey or redis or Valkey or Redis or resp or RESP")
 ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or DynamoDB")
+# What DynamoDB's items and requests are, as a whole.
+WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change"))
 SCHEDULES = "tests/simulation/test_simulation.py::test_every_rule_holds_in_every_schedule"
 EVERY_STORE = "tests/end_to_end/test_every_store.py"
 
@@ -55,7 +57,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
     (
         "providers/dynamodb/*",
         (
-            (DYNAMODB,),
+            (*WRITTEN, DYNAMODB),
             (TABLE,),
             (EMULATOR,),
             (f"{CONFORMANCE}::TestSeveral",),

@@ -90,7 +90,8 @@ INLINE_BYTES_A_KEY = 8 * 1024
 # is less than what is left of 400 KiB: deliveries and errors of 1,100 messages, a trace of each, and the messages of
 # callers who looked at the same moment (H59).
 MAX_ITEM_BYTES = 160 * 1024
-FEW = 100  # so many messages always fit: a claim that has not seen the item adds to no more of them
+# So many messages always fit, whatever the policy (M7): a claim that has not seen the item adds to no more of them.
+FEW = 100
 AT_ONCE = 50  # and one that has seen it adds to no more than so many that came since
 NEVER_MS = FOREVER_MS  # when a key without messages can be an orphan
 IDLE_S = KEPT_S + 86_400  # a key without owner and messages: its target is known as long as its dead letters are kept

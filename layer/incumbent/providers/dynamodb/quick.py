@@ -13,7 +13,7 @@ from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typ
 from incumbent.providers.dynamodb.expression import Request, Update
 from incumbent.providers.dynamodb.names import owner_digest, short
 from incumbent.providers.dynamodb.traces import trace_text
-from incumbent.rules import BEYOND, Ended, Outcome, Stored, TenureEnd
+from incumbent.rules import Ended, Outcome, Stored, TenureEnd
 from incumbent.values import Origin, Policy
 
 _DESCRIBED = tuple((name, f":{name}") for name in item.DESCRIBED)
@@ -144,7 +144,7 @@ def claim(
         as_ticket=as_ticket,
         notes=noted is not None,
         described=tuple(name for name, slot in _DESCRIBED if slot in values),
-        most=0 if message is None else min(policy.max_pending + BEYOND, item.FEW, item.fitting(message)),
+        most=0 if message is None else min(item.FEW, item.fitting(message)),
     ).fill(values)
 
 
