@@ -29,7 +29,7 @@ def lines(request: Request) -> list[str]:
     for action in ACTIONS.split(update):
         verb, _, parts = action.partition(" ")
         found += [f"{verb} {resolved(each)}" for each in re.split(r", (?![^()]*\))", parts)]
-    return [*found, asked["ReturnValues"]]
+    return [*"\n".join(found).replace(") (", ")\n  (").splitlines(), asked["ReturnValues"]]  # each message for itself
 
 
 def compact(value: Mapping[str, Any]) -> str:
