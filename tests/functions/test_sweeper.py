@@ -210,3 +210,17 @@ def test_event_for_control_is_checked(app: ModuleType, inner: dict[str, Any], er
     """A request that is not understood must not become a pass of the sweeper."""
     with pytest.raises(error):
         app.handler({"incumbent": inner}, Context(aws_request_id="r"))
+
+
+def test_metrics_of_a_pass_are_printed(
+    app: ModuleType, orphans: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a namespace is set for them; an alarm counts what could not be woken."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:1")
+    app.handler({}, Context(aws_request_id="r"))
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("INCUMBENT_METRICS_NAMESPACE", "Shop")
+    app.handler({}, Context(aws_request_id="r"))
+    printed = capsys.readouterr().out
+    assert '"Namespace":"Shop"' in printed.replace(" ", "")
+    assert "Orphan" in printed

@@ -48,7 +48,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
     (
         "providers/redis/*",
         (
-            (REDIS,),
+            ("tests/unit/test_redis_words.py", REDIS),
             (VALKEY, REDIS_RULES),
             ("tests/faults", EVERY_STORE, "tests/unit", *ON_REDIS),
             ("tests/conformance/test_redis.py",),

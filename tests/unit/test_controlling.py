@@ -479,3 +479,12 @@ def test_facts_of_control_say_all_that_is_known(desk: Desk, facts: Callable[[], 
         {"fact": "store_error", **common, "message_id": "m5", "error": "LeaseUnavailable: away"},
         {"fact": "refused", **common, "message_id": "m5", "error": "MailboxFull: full"},
     ]
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, True, 1_000_000_001])
+def test_limit_of_a_list_that_makes_no_sense_is_refused(desk: Desk, limit: Any) -> None:
+    """Before the first key is listed, of one keyspace or of all."""
+    for keyspace in (None, "orders"):
+        with pytest.raises(ConfigurationError, match="limit is"):
+            keys(limit=limit, keyspace=keyspace)
+    assert desk.store.calls == []

@@ -365,3 +365,12 @@ def test_owner_that_runs_what_is_put_back_is_named(hand: Hand) -> None:
     hand.store.acquire_lease("orders/a", EVIL, TTL_MS)
     assert hand.redrive("orders/a", "m1")
     assert hand.said == ["m1 is back in the mailbox of orders/a", f"{SHOWN} owns the key, and runs it next"]
+
+
+def test_key_that_was_found_is_not_explained(hand: Hand) -> None:
+    """It need not have a keyspace."""
+    hand.bury("k", "m1")
+    assert len(hand.ls(key="k")) == 2
+    assert hand.ls(key="a")[1:] == [
+        "a key is given with its keyspace in front, such as my-worker/a, or with --keyspace my-worker"
+    ]

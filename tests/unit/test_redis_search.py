@@ -88,3 +88,17 @@ def test_place_at_a_primary_that_is_gone_goes_on_at_the_next() -> None:
         server = Primaries()
         list(search(server, ScanPlace(node=gone)).keys("mail"))
         assert server.scanned[0][0] == first
+
+
+def test_silent_primary_is_not_where_the_next_search_begins() -> None:
+    """When the time is over, too."""
+    place, server = ScanPlace(), Primaries(pages=1)
+    made = search(server, place)
+
+    def ask() -> Any:
+        raise LeaseUnavailable("no answer", key="a1")
+
+    for key in made.keys("mail"):
+        made.read(key, ask)
+    assert server.scanned == [("a", 0)]
+    assert place == ScanPlace(node="b")

@@ -1,0 +1,418 @@
+"""What Redis' scripts are told and answer: each request and each answer as a whole."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from incumbent.clock import Moment
+from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
+from incumbent.providers.redis import RedisProvider
+from incumbent.values import (
+    Acquisition,
+    Beat,
+    Busy,
+    Claimed,
+    Continued,
+    DeadLetter,
+    Debounce,
+    Duplicate,
+    Failure,
+    Idle,
+    KeyStatus,
+    Message,
+    Origin,
+    Policy,
+    Released,
+    Routed,
+    Status,
+)
+
+KEY = "orders/k"
+SENT = Moment(wall_ms=1_000, mono_ms=500)
+GIVE_UP = Moment(wall_ms=9_000, mono_ms=8_500)
+MESSAGE = Message(id="m1", event=[1])
+
+
+class Server:
+    """Notes what a script is told, and answers what a test says."""
+
+    def __init__(self) -> None:
+        self.raw: list[Any] = []
+        self.told: list[tuple[Any, ...]] = []
+
+    def run(self, name: str, names: Any, arguments: Any, **how: Any) -> tuple[Moment, Any]:
+        """Note it."""
+        del names
+        said = tuple(each(is_repeated=True) if callable(each) else each for each in arguments)
+        assert [each(is_repeated=False) == each(is_repeated=True) for each in arguments if callable(each)] in (
+            [],
+            [False],
+        )
+        self.told.append((name, *said, {name: value for name, value in how.items() if value is not None}))
+        return SENT, self.raw.pop(0)
+
+
+@pytest.fixture
+def server() -> Server:
+    """A server without a store."""
+    return Server()
+
+
+@pytest.fixture
+def provider(server: Server) -> Any:
+    """A provider that asks it."""
+    provider = RedisProvider(url="redis://localhost")
+    provider._server = server  # type: ignore[assignment] # noqa: SLF001 - in its place
+    return provider
+
+
+def how(call: str, *, ttl_ms: int | None = None, **more: Any) -> dict[str, Any]:
+    """How a script is run."""
+    return {"call": call, "key": KEY, **({} if ttl_ms is None else {"ttl_ms": ttl_ms}), **more}
+
+
+POLICY = Policy(on_error="block", max_attempts=2, window_ms=900_000, max_pending=7, pauses_ms=(3, 4, 5))
+USUAL = b"0 5 3600000 100 100 1000,10000,60000,300000"
+
+
+def test_claim_is_told(provider: Any, server: Server) -> None:
+    """All of it, and no more."""
+    server.raw = [b"own 4 300 990"] * 3
+    provider.claim(KEY, "A", 300, MESSAGE)
+    origin = Origin(keyspace="orders", target="f", request_id="r", log_stream="l")
+    more: dict[str, Any] = {"ticket": "T", "as_ticket": True, "route": False, "origin": origin, "policy": POLICY}
+    provider.claim(KEY, "A", 300, MESSAGE, after_ms=9, debounce=Debounce(quiet_ms=5, max_ms=6), interrupt=True, **more)
+    latest = Policy(keep="latest", pauses_ms=(3,))
+    provider.claim(KEY, "A", 300, MESSAGE, policy=latest, origin=Origin())
+    assert server.told[0][-2] == USUAL
+    assert server.told == [
+        ("claim", b"A", b"300", b"m1", b"[1]", b"", b"", USUAL, how("claim", ttl_ms=300)),
+        (
+            *("claim", b"A", b"300", b"m1", b"[1]", b"T", b"TBIA9Q5M6", b"1 2 900000 7 100 3,4"),
+            *(b"orders", b"f", b"r", b"l", how("claim", ttl_ms=300)),
+        ),
+        (
+            *("claim", b"A", b"300", b"m1", b"[1]", b"", b"L", b"0 5 3600000 100 100 3"),
+            *(b"", b"", b"", b"", how("claim", ttl_ms=300)),
+        ),
+    ]
+
+
+def test_claim_without_a_message_is_told(provider: Any, server: Server) -> None:
+    """Of a woken function."""
+    server.raw = [[b"idle -"]]
+    provider.claim(KEY, "A", 300, None, ticket="T")
+    assert server.told == [("claim", b"A", b"300", b"", b"", b"T", b"", USUAL, how("claim", ttl_ms=300))]
+
+
+PARTS = [b"m2", b"2 70 80 1 no luck", b"[2]", b"m3", b"1 71 81 0", b"{}"]
+TWO = Message(id="m2", event=[2], attempt=2, stored_at_ms=70, due_at_ms=80, promised=True, last_error="no luck")
+THREE = Message(id="m3", event={}, attempt=1, stored_at_ms=71, due_at_ms=81)
+DEAD_TWO = Message(id="m2", event=[2], attempt=2, stored_at_ms=70, promised=True, last_error="no luck")
+ENDS = Moment(wall_ms=1_240, mono_ms=740)  # a little before, by as much as clocks may drift
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (
+            b"own 4 250 990",
+            Claimed(
+                owner="A",
+                fence=4,
+                messages=(Message(id="m1", event=[1], attempt=1, stored_at_ms=990),),
+                waiting=0,
+                expires_in_ms=250,
+                deadline=ENDS,
+            ),
+        ),
+        (
+            [b"claimed 4 250 6 1", *PARTS],
+            Claimed(
+                owner="A",
+                fence=4,
+                messages=(THREE,),
+                waiting=6,
+                expires_in_ms=250,
+                deadline=ENDS,
+                dead_lettered=(DEAD_TWO,),
+            ),
+        ),
+        ([b"routed 3 -", b"B"], Routed(owner="B", waiting=3)),
+        ([b"routed 3 70", b"", b"m8", b"m9"], Routed(owner=None, waiting=3, due_in_ms=70, superseded=("m8", "m9"))),
+        ([b"duplicate handled", b"B"], Duplicate(state="handled", owner="B")),
+        (
+            [b"duplicate dead", b"", *PARTS[:3]],
+            Duplicate(state="dead", owner=None, dead_lettered=(DEAD_TWO,)),
+        ),
+        ([b"busy 250", b"B"], Busy(owner="B", expires_in_ms=250)),
+        ([b"busy -1", b""], Busy(owner=None, expires_in_ms=None)),  # of another program
+        ([b"idle 70"], Idle(due_in_ms=70)),
+        ([b"idle -", *PARTS[:3]], Idle(dead_lettered=(DEAD_TWO,))),
+    ],
+)
+def test_answer_to_a_claim_is_read(provider: Any, server: Server, raw: Any, said: object) -> None:
+    """M1."""
+    server.raw = [raw]
+    assert provider.claim(KEY, "A", 300, MESSAGE) == said
+
+
+def test_settle_is_told(provider: Any, server: Server) -> None:
+    """All of it, and no more."""
+    server.raw = [b"released 0"] * 2 + [[b"continued 5 250 1 0"]] * 2
+    provider.settle(KEY, "A", ttl_ms=300)
+    provider.settle(
+        KEY,
+        "A",
+        ttl_ms=300,
+        handled=["h1", "h2"],
+        failed=[Failure(id="f1", error="no", after_ms=7), Failure(id="f2", error="", final=True)],
+        dropped=[Failure(id="d1", error="no")],
+        deferred=["w1"],
+        stopped=["s1"],
+        results={"h2": [5], "x": 1},
+        hold_ms=8,
+        hold_reason="gap",
+        policy=Policy(result_bytes=9, pauses_ms=(3,)),
+        fence=4,
+        give_up_at=GIVE_UP,
+    )
+    provider.settle(KEY, "A", ttl_ms=300, next_owner="B")
+    provider.settle(KEY, "A", ttl_ms=300, ticket="T")
+    assert server.told == [
+        ("settle", b"A", b"300", b"", b"", b"R", USUAL, how("settle", ttl_ms=300)),
+        (
+            *("settle", b"A", b"300", b"4", b"", b"R", b"0 5 3600000 100 100 3", b"hh1", b"rh2", b"[5]"),
+            *("ff1", "no", b"7", "ff2", "", b"final", "dd1", "no", b"", "ww1", "ss1", b"k8", "gap"),
+            how("settle", ttl_ms=300, give_up_at=GIVE_UP, names_count=8),
+        ),
+        ("settle", b"A", b"300", b"", b"B", b"R", USUAL, how("settle", ttl_ms=300)),
+        ("settle", b"A", b"300", b"", b"T", b"TR", USUAL, how("settle", ttl_ms=300)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "successor", "said"),
+    [
+        (b"released 3", {}, Released(remaining=3)),
+        (b"released 3 -", {}, Released(remaining=3)),
+        ([b"released 3 70", *PARTS[:3]], {}, Released(remaining=3, due_in_ms=70, dead_lettered=(DEAD_TWO,))),
+        (
+            [b"released 3 70 1", *PARTS[:3], b"why"],
+            {},
+            Released(remaining=3, due_in_ms=70, stop="why", dead_lettered=(DEAD_TWO,)),
+        ),
+        (
+            [b"continued 5 250 6 1 1", *PARTS, b"why"],
+            {"next_owner": "B"},
+            Continued(
+                owner="B",
+                fence=5,
+                messages=(THREE,),
+                waiting=6,
+                expires_in_ms=250,
+                deadline=ENDS,
+                stop="why",
+                dead_lettered=(DEAD_TWO,),
+            ),
+        ),
+        (
+            [b"continued 5 250 6 1", *PARTS],
+            {"ticket": "T"},
+            Continued(
+                owner="T", fence=5, messages=(), waiting=6, expires_in_ms=250, deadline=ENDS, dead_lettered=(DEAD_TWO,)
+            ),
+        ),
+    ],
+)
+def test_answer_to_a_settle_is_read(
+    provider: Any, server: Server, raw: Any, successor: dict[str, str], said: object
+) -> None:
+    """M2."""
+    server.raw = [raw]
+    assert provider.settle(KEY, "A", ttl_ms=300, **successor) == said
+
+
+def test_lease_calls_are_told_and_read(provider: Any, server: Server) -> None:
+    """R2 to R6."""
+    server.raw = [b"granted 4 250", [b"held 250", b"B"], [b"held -1", b"B"], [b"held", b"B"], b"free", b"released"]
+    assert [provider.acquire_lease(KEY, "A", 300) for _ in range(3)] == [
+        Acquisition(acquired=True, owner="A", fence=4, expires_in_ms=250, deadline=ENDS),
+        Acquisition(acquired=False, owner="B", expires_in_ms=250),
+        Acquisition(acquired=False, owner="B"),
+    ]
+    assert [provider.get_lease_owner(KEY) for _ in range(2)] == ["B", None]
+    provider.release_lease(KEY, "A")
+    server.raw = [b"renewed 4 250 0", [b"lost", b"B"], b"moved", [b"lost", b"B"]]
+    assert [provider.renew_lease(KEY, "A", 300) for _ in range(2)] == [True, False]
+    assert [provider.transfer_lease(KEY, "A", "B", 300) for _ in range(2)] == [True, False]
+    assert server.told[2:] == [
+        ("acquire", "A", 300, how("acquire", ttl_ms=300)),
+        ("owner", how("get_lease_owner")),
+        ("owner", how("get_lease_owner")),
+        ("release", "A", how("release")),
+        *([("renew", "A", 300, b"", how("renew", ttl_ms=300))] * 2),
+        *([("transfer", "A", "B", 300, b"1", how("transfer", ttl_ms=300))] * 2),
+    ]
+
+
+def test_beat_and_take_are_told_and_read(provider: Any, server: Server) -> None:
+    """R4, M6, M16, M18."""
+    server.raw = [b"renewed 4 250 6", [b"renewed 4 250 6", b"why"]]
+    beat = Beat(fence=4, waiting=6, expires_in_ms=250, deadline=ENDS)
+    assert provider.beat(KEY, "A", 300) == beat
+    assert provider.beat(KEY, "A", 300, note="x", fence=4, give_up_at=GIVE_UP) == Beat(
+        fence=4, waiting=6, expires_in_ms=250, deadline=ENDS, stop="why"
+    )
+    server.raw = [[b"taken 1 2 3 4", *PARTS], [b"taken 1 2 3 4 1", *PARTS[:3], b"why"]]
+    taken = provider.take(KEY, "A", 300)
+    assert (list(taken), taken.stop) == ([TWO, THREE], None)
+    taken = provider.take(KEY, "A", 300, have=["m1", "m9"], fence=4, give_up_at=GIVE_UP)
+    assert (list(taken), taken.stop) == ([TWO], "why")
+    assert server.told == [
+        ("renew", "A", 300, b"", how("beat", ttl_ms=300)),
+        ("renew", "A", 300, b"4", '"x"', how("beat", ttl_ms=300, give_up_at=GIVE_UP)),
+        ("take", "A", 300, b"", how("take", ttl_ms=300)),
+        ("take", "A", 300, b"4", "m1", "m9", how("take", ttl_ms=300, give_up_at=GIVE_UP)),
+    ]
+
+
+def test_control_is_told_and_read(provider: Any, server: Server) -> None:
+    """M15, M16, M19; each call that changes something has a name of its own."""
+    server.raw = [b"stopped 4", b"none", b"watched", [b"watched", b"why"], b"held", b"held", b"resumed", b"free"]
+    assert (provider.stop(KEY, fence=4, reason="why"), provider.stop(KEY)) == (4, None)
+    assert (provider.watch(KEY, "A", fence=4), provider.watch(KEY, "A")) == (None, "why")
+    provider.hold(KEY, for_ms=9, reason="why")
+    provider.hold(KEY)
+    assert (provider.resume(KEY), provider.resume(KEY)) == (True, False)
+    own = [each for told in server.told for each in told if isinstance(each, str) and len(each) == 16]
+    assert len({*own}) == 6
+    assert [tuple("OWN" if each in own else each for each in told if each != {}) for told in server.told] == [
+        ("stop", b"4", "why", "OWN", b"1", how("stop")),
+        ("stop", b"", "", "OWN", b"1", how("stop")),
+        ("watch", "A", b"4", how("watch")),
+        ("watch", "A", b"", how("watch")),
+        ("hold", 9, "why", "OWN", b"1", how("hold")),
+        ("hold", b"", "", "OWN", b"1", how("hold")),
+        ("resume", "OWN", b"1", how("resume")),
+        ("resume", "OWN", b"1", how("resume")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"found", Status(state="unknown")),
+        ([b"found handled 70", b""], Status(state="handled", left_at_ms=70, result_is="none")),
+        ([b"found handled 70", b"r"], Status(state="handled", left_at_ms=70, result_is="too large")),
+        ([b"found stopped 70", b"r[5]"], Status(state="stopped", left_at_ms=70, result=[5], result_is="kept")),
+        (b"found waiting 2 70 80", Status(state="waiting", attempt=2, stored_at_ms=70, due_at_ms=80)),
+        (
+            [b"found running 2 70 80 4", b"A", b'"x"'],
+            Status(state="running", attempt=2, stored_at_ms=70, due_at_ms=80, owner="A", fence=4, note="x"),
+        ),
+        (
+            [b"found running 2 70 80 4", b"A", b""],
+            Status(state="running", attempt=2, stored_at_ms=70, due_at_ms=80, owner="A", fence=4),
+        ),
+    ],
+)
+def test_status_is_told_and_read(provider: Any, server: Server, raw: Any, said: Status) -> None:
+    """M5, M17, M19."""
+    server.raw = [raw, raw]
+    policy = Policy(window_ms=900_000)
+    assert provider.find(KEY, "m1", policy=policy) == provider.cancel(KEY, "m1", policy=policy) == said
+    assert server.told == [("find", "m1", 900_000, how("find")), ("cancel", "m1", 900_000, how("cancel"))]
+
+
+def test_key_is_told_and_read(provider: Any, server: Server) -> None:
+    """With all that is known, and with nothing."""
+    parts = [b"A", b"f", b"gap", b'"x"', [b"why"], [], PARTS[:3], PARTS[3:]]
+    server.raw = [[b"key 4 70 250 90 95", *parts], [b"key 0 0 -2 0 0", b"", b"", b"", b"", [], [], [], []]]
+    assert provider.show(KEY, events=True) == KeyStatus(
+        key=KEY,
+        owner="A",
+        fence=4,
+        since_ms=70,
+        expires_in_ms=250,
+        held_until_ms=90,
+        held_reason="gap",
+        quiet_until_ms=95,
+        stop="why",
+        note="x",
+        target="f",
+        running=(TWO,),
+        waiting=(THREE,),
+    )
+    nothing: dict[str, Any] = {**dict.fromkeys(KeyStatus.__annotations__), "key": KEY, "running": (), "waiting": ()}
+    assert provider.show(KEY) == KeyStatus(**nothing)
+    assert server.told == [("show", b"1", how("show")), ("show", b"", how("show"))]
+
+
+def test_archive_is_told_and_read(provider: Any, server: Server) -> None:
+    """M6."""
+    server.raw = [[b"letters", [], b"m2", b"99 2 70 80 1 no luck", b"[2]"], b"redriven", b"none", b"purged", b"none"]
+    assert list(provider.dead_letters(KEY, 9)) == [DeadLetter(key=KEY, message=DEAD_TWO, died_at_ms=99)]
+    assert (provider.redrive(KEY, "m1"), provider.redrive(KEY, "m1")) == (True, False)
+    assert (provider.purge(KEY, "m1"), provider.purge(KEY, "m1")) == (True, False)
+    assert server.told[0] == ("letters", 9, how("dead_letters"))
+    assert server.told[1] == ("redrive", "m1", b"1", 1_100, how("redrive"))
+    assert server.told[3][:3] + server.told[3][4:] == ("purge", "m1", b"1", how("purge"))
+    assert len(server.told[3][3]) == 16
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "acquire": lambda provider: provider.acquire_lease(KEY, "A", 300),
+    "owner": lambda provider: provider.get_lease_owner(KEY),
+    "transfer": lambda provider: provider.transfer_lease(KEY, "A", "B", 300),
+    "claim": lambda provider: provider.claim(KEY, "A", 300, MESSAGE),
+    "settle": lambda provider: provider.settle(KEY, "A", ttl_ms=300),
+    "beat": lambda provider: provider.beat(KEY, "A", 300),
+    "take": lambda provider: provider.take(KEY, "A", 300),
+    "watch": lambda provider: provider.watch(KEY, "A"),
+    "find": lambda provider: provider.find(KEY, "m1"),
+    "show": lambda provider: provider.show(KEY),
+    "stop": lambda provider: provider.stop(KEY),
+    "hold": lambda provider: provider.hold(KEY),
+    "resume": lambda provider: provider.resume(KEY),
+    "redrive": lambda provider: provider.redrive(KEY, "m1"),
+    "purge": lambda provider: provider.purge(KEY, "m1"),
+    "peek": lambda provider: provider.peek(KEY),
+    "letters": lambda provider: list(provider.dead_letters(KEY, 9)),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "raw", "error", "said"),
+    [
+        *((call, b"nonsense", LeaseUnavailable, "unexpected reply") for call in list(CALLS)[:10]),
+        *((call, [], LeaseUnavailable, "unexpected reply") for call in CALLS),
+        *((call, [b"format", b"r", b"9"], StoredFormatUnknown, "its record 'r' has format 9") for call in CALLS),
+        *((call, [b"broken", b"r"], StoredFormatUnknown, "parts of its record 'r' are missing") for call in CALLS),
+        *((call, [b"lost", b"B"], LeaseLost, "no longer holds it") for call in ("settle", "beat", "take", "watch")),
+        *((call, [b"unknown", b"B"], LeaseUnavailable, "unanswered") for call in ("settle", "transfer")),
+        *(
+            (call, b"unknown", LeaseUnavailable, "unanswered")
+            for call in ("stop", "hold", "resume", "redrive", "purge")
+        ),
+        ("claim", [b"full", b"B"], MailboxFull, "100 messages or more"),
+        ("redrive", b"full", MailboxFull, "1,100 messages"),
+        ("peek", [b"peek", [b"m9", b"7"]], StoredFormatUnknown, "message 'm9' in its record 'messages' has format 7"),
+        ("peek", [b"peek", [b"m9", b""]], StoredFormatUnknown, "message 'm9' in its record 'messages' is broken"),
+        ("letters", [b"letters", [b"m9", b""]], StoredFormatUnknown, "message 'm9' in its record 'letters' is broken"),
+    ],
+)
+def test_answer_that_is_an_error(  # noqa: PLR0917 - columns of the table
+    provider: Any, server: Server, call: str, raw: Any, error: type[IncumbentError], said: str
+) -> None:
+    """R9, M12: each names its key."""
+    server.raw = [raw]
+    with pytest.raises(error, match=said) as raised:
+        CALLS[call](provider)
+    errors = getattr(raised.value, "skipped", None) or [raised.value]
+    assert [each.key for each in errors] == [KEY]
+    if isinstance(raised.value, LeaseLost):
+        assert (raised.value.owner, raised.value.holder) == ("A", "B")
+    if call == "claim" and isinstance(raised.value, MailboxFull):
+        assert raised.value.owner == "B"
