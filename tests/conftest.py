@@ -1,6 +1,7 @@
 """What every test finds: an environment that reaches no account, and the stores, each started at its first use."""
 
 import functools
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest modules first."""
     ranks = {f"tests/{name}.py": rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests themselves out of each later collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

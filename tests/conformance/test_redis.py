@@ -60,16 +60,17 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
 
     slack_ms = 2_000
     bare: Any = None
+    user: str | None = None
     server: ValkeyServer
     parameters = ""
     may_do_all = False
 
     def make_provider(self) -> RedisProvider:
         """Keys of its own for each test, on a server that all share."""
-        self.prefix = unique_prefix()
-        if not self.may_do_all:
-            rules = acl_rules(self.prefix).split()
-            self.on_each_server("ACL", "SETUSER", self.prefix, "reset", "on", ">pass", *rules)
+        if self.user is None:
+            type(self).user = user = unique_prefix()
+            self.on_each_server("ACL", "SETUSER", user, "reset", "on", ">pass", *acl_rules(f"{user}-*").split())
+        self.prefix = f"{self.user}-{uuid.uuid4().hex[:12]}"
         return self.make_other(None)
 
     def make_other(self, provider: Any) -> RedisProvider:
@@ -87,7 +88,7 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
     @property
     def url(self) -> str:
         """Where the provider finds its server, and as whom it logs in."""
-        login = "" if self.may_do_all else f"{self.prefix}:pass@"
+        login = "" if self.may_do_all else f"{self.user}:pass@"
         return f"redis://{login}127.0.0.1:{self.server.port}/0{self.parameters}"
 
     def connect(self) -> Any:
@@ -102,7 +103,7 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _bare_client(cls) -> Any:
-        cls.bare = None
+        cls.bare = cls.user = None
         yield
         if cls.bare is not None:
             cls.bare.close()
@@ -113,8 +114,6 @@ class _OnValkey(MailboxConformance, ArchiveConformance, ControlConformance):
         yield
         for each in self.opened:
             each.close()
-        if not self.may_do_all:
-            self.on_each_server("ACL", "DELUSER", self.prefix)
 
 
 class TestStandalone(_OnValkey):
