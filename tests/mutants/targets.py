@@ -34,7 +34,7 @@ UNIT = ("tests/unit", *(f"--ignore={file}" for file in (REDIS, DYNAMODB, REDIS_R
 ON_REDIS = ("-k", "valkey or redis or Valkey or Redis or resp or RESP")
 ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or DynamoDB")
 # What DynamoDB's items and requests are, as a whole.
-WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change"))
+WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change", "steps"))
 SCHEDULES = "tests/simulation/test_simulation.py::test_every_rule_holds_in_every_schedule"
 EVERY_STORE = "tests/end_to_end/test_every_store.py"
 

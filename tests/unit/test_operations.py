@@ -374,3 +374,30 @@ def test_key_that_was_found_is_not_explained(hand: Hand) -> None:
     assert hand.ls(key="a")[1:] == [
         "a key is given with its keyspace in front, such as my-worker/a, or with --keyspace my-worker"
     ]
+
+
+def test_letters_that_cannot_be_read_are_skipped_where_that_is_wanted(hand: Hand) -> None:
+    """M12: else they are an error."""
+    hand.bury("orders/a", "m1")
+    store = Meddled(hand.store)
+
+    def broken(letters: Iterable[Any]) -> Iterator[Any]:
+        yield from letters
+        raise StoredFormatUnknown("version 9")
+
+    store.after["dead_letters"] = broken
+    skipped: list[operations.Unread] = []
+    assert operations.all_of(store, "orders/a", skipped) == ["m1"]
+    assert [str(each) for each in skipped] == ["version 9"]
+    with pytest.raises(StoredFormatUnknown):
+        operations.all_of(store, "orders/a")
+
+
+def test_long_lists_and_errors_are_cut(hand: Hand) -> None:
+    """100 characters of an error, and ten keyspaces."""
+    hand.bury("orders/a", "m1", error="e" * 101)
+    assert hand.ls()[0].endswith("  " + "e" * 100)
+    names = [f"k{number:02d}" for number in range(12)]
+    assert operations.similar_first("x", names[:10]) == ", ".join(names[:10])
+    assert operations.similar_first("x", names) == f"{', '.join(names[:10])} and 2 more"
+    assert operations.similar_first("K11", names).startswith("k11, ")

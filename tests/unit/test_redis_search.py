@@ -5,6 +5,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
+from redis.exceptions import TryAgainError
 
 from incumbent.errors import LeaseUnavailable, ListIncomplete
 from incumbent.providers.redis.names import Names
@@ -102,3 +104,22 @@ def test_silent_primary_is_not_where_the_next_search_begins() -> None:
         made.read(key, ask)
     assert server.scanned == [("a", 0)]
     assert place == ScanPlace(node="b")
+
+
+def test_slot_that_moves_is_named_and_hides_no_other() -> None:
+    """Each once, however many of its keys were asked for."""
+    made = search(Primaries())
+
+    def ask(key: str) -> Any:
+        if key.startswith("a"):
+            raise LeaseUnavailable("moves", key=key) from TryAgainError("TRYAGAIN")
+        return key
+
+    found: list[Any] = [made.read(key, partial(ask, key)) for key in made.keys("mail")]
+    assert found == [None, None, None, *KEYS["b"]]
+    slots = {key_slot(NAMES.of(key, 1)[0]) for key in KEYS["a"]}
+    with pytest.raises(ListIncomplete) as raised:
+        made.end()
+    said = sorted(str(each) for each in raised.value.skipped)
+    assert said == sorted(f"orphans of slot {slot}: not all keys were asked for (moves)" for slot in slots)
+    assert {each.key for each in raised.value.skipped} <= {*KEYS["a"]}
