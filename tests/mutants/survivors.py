@@ -38,6 +38,23 @@ FOR_TYPES = (
     ("operations.py", "_waits(fact.waiting", "fact.ms or 0"),
 )
 
+# How much is asked for, looked at or shown at once, and how long a pause is: each value works.
+TUNING = (
+    ("operations.py", "EVERYTHING = "),
+    ("heartbeat.py", "_RETRY_MS = "),
+    ("later.py", "_SHORT_MS = "),
+    ("powertools.py", "_MAX_FACTS = "),
+    ("sweeper.py", "LOOK_AHEAD = "),
+    ("validation.py", "_MAX_SHOWN = "),
+    ("validation.py", "_BEGINNING_BYTES = "),
+    ("retry.py", "PAUSE_MS = "),
+    *((f"*/dynamodb/{file}.py", "_AT_ONCE = ") for file in ("archive", "control")),
+    *(("*/dynamodb/table.py", line) for line in ("_BATCH = ", "_MAX_BATCHES = ", "_PAUSE_MS = ")),
+    ("*/dynamodb/steps.py", "_PAGES = "),
+    ("*/redis/server.py", "SCAN_COUNT = "),
+    ("*/redis/connections.py", "STALE_MS = "),
+)
+
 SURVIVORS: tuple[Survivor, ...] = (
     Survivor(
         file="sweeper.py",
@@ -48,6 +65,7 @@ SURVIVORS: tuple[Survivor, ...] = (
         Survivor(file=file, line=line, old=old, new=f"({old.partition(' or ')[0]})", why="for the type checker")
         for file, line, old in FOR_TYPES
     ),
+    *(Survivor(file=file, line=line, why="it only tunes: each value works") for file, line in TUNING),
     Survivor(
         file="*",
         line="frozenset({",

@@ -35,6 +35,8 @@ ON_REDIS = ("-k", "valkey or redis or Valkey or Redis or resp or RESP")
 ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or DynamoDB")
 # What DynamoDB's items and requests are, as a whole.
 WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change", "steps"))
+# What is written out for every module: limits, and the arguments of the contract.
+WRITTEN_OUT = ("tests/unit/test_limits.py", "tests/unit/test_contract.py")
 SCHEDULES = "tests/simulation/test_simulation.py::test_every_rule_holds_in_every_schedule"
 EVERY_STORE = "tests/end_to_end/test_every_store.py"
 
@@ -48,7 +50,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
     (
         "providers/redis/*",
         (
-            ("tests/unit/test_redis_words.py", REDIS),
+            ("tests/unit/test_redis_words.py", *WRITTEN_OUT, REDIS),
             (VALKEY, REDIS_RULES),
             ("tests/faults", EVERY_STORE, "tests/unit", *ON_REDIS),
             ("tests/conformance/test_redis.py",),
@@ -57,7 +59,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
     (
         "providers/dynamodb/*",
         (
-            (*WRITTEN, DYNAMODB),
+            (*WRITTEN, *WRITTEN_OUT, DYNAMODB),
             (TABLE,),
             (EMULATOR,),
             (f"{CONFORMANCE}::TestSeveral",),

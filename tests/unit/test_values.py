@@ -9,6 +9,7 @@ import pytest
 from incumbent import values
 from incumbent.errors import ConfigurationError
 from incumbent.values import Duplicate, Failure, Message, Origin, Policy
+from incumbent.wakers import Wake
 
 ALL = [each for _, each in inspect.getmembers(values, dataclasses.is_dataclass)]
 
@@ -102,3 +103,28 @@ def test_field_of_an_origin_has_a_limit(name: str) -> None:
             Origin(**{**given, name: longer})
     with pytest.raises(ConfigurationError, match=f"the origin's {name}"):
         Origin(**{**given, name: 7})
+
+
+def test_what_is_not_said_is_as_the_documentation_says() -> None:
+    """The defaults of what users make, each written out."""
+    policy = Policy(
+        max_pending=100,
+        max_message_bytes=3 * 1_024 * 1_024,
+        window_ms=3_600_000,
+        max_attempts=5,
+        pauses_ms=(1_000, 10_000, 60_000, 300_000),
+        on_error="skip",
+        keep="all",
+        result_bytes=0,
+    )
+    assert vars_of(Policy()) == vars_of(policy)
+    message = Message(id="m", event=1, attempt=0, stored_at_ms=0, due_at_ms=0, promised=False, last_error=None)
+    assert vars_of(Message(id="m", event=1)) == vars_of(message)
+    assert vars_of(Failure(id="m", error="e")) == vars_of(Failure(id="m", error="e", after_ms=None, final=False))
+    wake = Wake(key="k", ticket=None, target=None, hops=0, after_ms=0)
+    assert vars_of(Wake(key="k", ticket=None, target=None)) == vars_of(wake)
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The fields of a value."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
