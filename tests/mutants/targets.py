@@ -37,6 +37,7 @@ ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or Dynamo
 WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change", "steps"))
 # What is written out for every module: limits, and the arguments of the contract.
 WRITTEN_OUT = ("tests/unit/test_limits.py", "tests/unit/test_contract.py")
+OF_STORES = ("tests/unit/test_properties.py", "tests/unit/test_from_env.py")
 SCHEDULES = "tests/simulation/test_simulation.py::test_every_rule_holds_in_every_schedule"
 EVERY_STORE = "tests/end_to_end/test_every_store.py"
 
@@ -51,7 +52,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
         "providers/redis/*",
         (
             ("tests/unit/test_redis_words.py", *WRITTEN_OUT, REDIS),
-            (VALKEY, REDIS_RULES),
+            (VALKEY, REDIS_RULES, "tests/unit/test_secrets.py", *OF_STORES),
             ("tests/faults", EVERY_STORE, "tests/unit", *ON_REDIS),
             ("tests/conformance/test_redis.py",),
         ),
@@ -60,6 +61,7 @@ STAGES: tuple[tuple[str, Stages], ...] = (
         "providers/dynamodb/*",
         (
             (*WRITTEN, *WRITTEN_OUT, DYNAMODB),
+            ("tests/unit/test_dynamodb_control.py", "tests/unit/test_dynamodb_costs.py", *OF_STORES),
             (TABLE,),
             (EMULATOR,),
             (f"{CONFORMANCE}::TestSeveral",),
