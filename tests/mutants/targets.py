@@ -34,7 +34,7 @@ UNIT = ("tests/unit", *(f"--ignore={file}" for file in (REDIS, DYNAMODB, REDIS_R
 ON_REDIS = ("-k", "valkey or redis or Valkey or Redis or resp or RESP")
 ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or DynamoDB")
 # What DynamoDB's items and requests are, as a whole.
-WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change", "steps"))
+WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change", "steps", "provider"))
 # What is written out for every module: limits, and the arguments of the contract.
 WRITTEN_OUT = ("tests/unit/test_limits.py", "tests/unit/test_contract.py")
 OF_STORES = ("tests/unit/test_properties.py", "tests/unit/test_from_env.py")
@@ -51,7 +51,8 @@ STAGES: tuple[tuple[str, Stages], ...] = (
     (
         "providers/redis/*",
         (
-            ("tests/unit/test_redis_words.py", *WRITTEN_OUT, REDIS),
+            ("tests/unit/test_redis_words.py", *WRITTEN_OUT),
+            (REDIS,),
             (VALKEY, REDIS_RULES, "tests/unit/test_secrets.py", *OF_STORES),
             ("tests/faults", EVERY_STORE, "tests/unit", *ON_REDIS),
             ("tests/conformance/test_redis.py",),
@@ -60,7 +61,8 @@ STAGES: tuple[tuple[str, Stages], ...] = (
     (
         "providers/dynamodb/*",
         (
-            (*WRITTEN, *WRITTEN_OUT, DYNAMODB),
+            (*WRITTEN, *WRITTEN_OUT),
+            (DYNAMODB,),
             ("tests/unit/test_dynamodb_control.py", "tests/unit/test_dynamodb_costs.py", *OF_STORES),
             (TABLE,),
             (EMULATOR,),

@@ -416,3 +416,20 @@ def test_answer_that_is_an_error(  # noqa: PLR0917 - columns of the table
         assert (raised.value.owner, raised.value.holder) == ("A", "B")
     if call == "claim" and isinstance(raised.value, MailboxFull):
         assert raised.value.owner == "B"
+
+
+def test_message_that_cannot_be_read_is_settled_and_nothing_else(provider: Any, server: Server) -> None:
+    """M6: after a claim, which is repeated, and after a settle, whose time it shares."""
+    bad = [b"b1", b"1 70 80 1", b"["]
+    server.raw = [[b"claimed 4 250 0 0", *bad], b"released 0", [b"idle -"]]
+    provider.claim(KEY, "A", 300, MESSAGE, policy=POLICY)
+    server.raw = [[b"continued 5 250 0 0", *bad], b"released 0"]
+    provider.settle(KEY, "A", ttl_ms=300, next_owner="B", hold_ms=0, policy=POLICY, give_up_at=GIVE_UP)
+    claim, died, again, _, died_then = server.told
+    assert claim == again
+    told = b"1 2 900000 7 100 3,4"
+    said = ("fb1", died[8], b"final")
+    assert "cannot be read" in died[8]
+    assert died == ("settle", b"A", b"300", b"4", b"", b"R", told, *said, how("settle", ttl_ms=300))
+    then = how("settle", ttl_ms=300, give_up_at=GIVE_UP)
+    assert died_then == ("settle", b"B", b"300", b"5", b"B", b"R", told, *said, then)
