@@ -38,6 +38,9 @@ FOR_TYPES = (
     ("operations.py", "_waits(fact.waiting", "fact.ms or 0"),
 )
 
+# Attributes of DynamoDB's items that an expression may name as they are.
+NOT_RESERVED = ("lease", "orphan_since", "head", "not_before", "ended", "mail")
+
 # How much is asked for, looked at or shown at once, and how long a pause is: each value works.
 TUNING = (
     ("operations.py", "EVERYTHING = "),
@@ -66,6 +69,24 @@ SURVIVORS: tuple[Survivor, ...] = (
         for file, line, old in FOR_TYPES
     ),
     *(Survivor(file=file, line=line, why="it only tunes: each value works") for file, line in TUNING),
+    *(
+        Survivor(file="*/dynamodb/*.py", line=old, old=old, new="its first argument", why="a name that is not reserved")
+        for old in (f'update.name("{name}")' for name in NOT_RESERVED)
+    ),
+    Survivor(
+        file="*/unreadable.py",
+        line="if len(given) == len(answer.messages) else replace(",
+        old="len(",
+        new="its first argument",
+        why="it only saves a copy",
+    ),
+    Survivor(
+        file="waiting.py",
+        line="if settings.wait_ms is None or message is None",
+        old=" or ",
+        new="(message is None or",
+        why="for the type checker: its caller has looked",
+    ),
     Survivor(
         file="*",
         line="frozenset({",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import Fact, Lease, LeaseLost, LeaseUnavailable, Message, Policy, Wake
+from incumbent import Fact, Lease, LeaseLost, LeaseUnavailable, Message, NoopLeaseProvider, Policy, Wake
 from incumbent.settings import Settings
 from tests.unit.stage import Little, Meddled, RecordingWaker, raising
 from tests.unit.test_runs import KEY, PAUSE_MS, TTL_MS, Line, arrivals
@@ -297,4 +297,86 @@ def test_store_without_an_answer_to_a_follow_up() -> None:
     assert told(line)[6:] == [
         "0 run_ended by=m1 owner=m1 fence=2 own=m1 ids=m2 outcome=handled attempt=1 ms=0",
         "0 store_error by=m1 owner=m1 own=m1 error=LeaseUnavailable: down",
+    ]
+
+
+ALL = Settings(deliver="all")
+
+
+def test_messages_that_cannot_be_gathered() -> None:
+    """The run begins without them, and they run next."""
+    line = Line(settings=ALL)
+    line.leave("m1", "m2")
+    line.store.before["take"] = raising(LeaseUnavailable("down", key=KEY))
+    line.during["m1"] = lambda *_: line.store.before.clear()
+    line.resume(Wake(key=KEY, ticket=None, target=None, hops=1))
+    assert told(line)[:3] == [
+        "0 claimed by=resume-1 owner=resume-1 fence=1 ids=m1 waiting=1",
+        "0 store_error by=resume-1 owner=resume-1 error=LeaseUnavailable: down",
+        "0 run_started by=resume-1 owner=resume-1 fence=1 ids=m1 attempt=1 waited_ms=0",
+    ]
+
+
+def test_lease_that_is_lost_before_all_are_gathered() -> None:
+    """No run begins."""
+    line = Line(settings=ALL)
+    line.leave("m1", "m2")
+    line.store.before["take"] = line.steal
+    with pytest.raises(LeaseLost):
+        line.resume(Wake(key=KEY, ticket=None, target=None, hops=1))
+    assert told(line)[1:] == [
+        "0 lost by=resume-1 owner=resume-1 fence=1 holder=thief error=take of key 'orders/k': o",
+    ]
+
+
+def test_stop_that_comes_before_all_are_gathered() -> None:
+    """It is told, and the run may look at it."""
+    line = Line(settings=ALL)
+    line.leave("m1", "m2")
+    line.store.before["take"] = lambda: line.store.stop(KEY, reason="why")
+    line.during["m1"] = lambda *_: line.store.before.clear()
+    line.resume(Wake(key=KEY, ticket=None, target=None, hops=1))
+    assert told(line)[1:3] == [
+        "0 stop_asked by=resume-1 owner=resume-1 fence=1 error=why",
+        "0 run_started by=resume-1 owner=resume-1 fence=1 ids=m1 attempt=1 waited_ms=0",
+    ]
+
+
+def test_burst_that_cannot_be_gathered() -> None:
+    """It is waited for in place, until the store gives no answer."""
+    line = Line(settings=Settings(deliver="all", debounce_ms=1_000, debounce_max_ms=5_000))
+    line.store.before["take"] = raising(LeaseUnavailable("down", key=KEY))
+    line.come("m1")
+    assert told(line)[:3] == [
+        "0 claimed by=m1 owner=m1 fence=1 own=m1 ids=m1 waiting=0",
+        "1000 store_error by=m1 owner=m1 own=m1 error=LeaseUnavailable: down",
+        "1000 run_started by=m1 owner=m1 fence=1 own=m1 ids=m1 attempt=1 waited_ms=1000",
+    ]
+
+
+def test_burst_without_a_store() -> None:
+    """There is nothing to wait for."""
+    line = Line(store=NoopLeaseProvider(), settings=Settings(deliver="all", debounce_ms=1_000))
+    line.serve(line.call("m1"), lambda *_: None)
+    assert told(line) == [
+        "0 claimed by=m1 owner=m1 fence=0 own=m1 ids=m1",
+        "0 run_started by=m1 owner=m1 fence=0 own=m1 ids=m1 attempt=1 waited_ms=0",
+        "0 run_ended by=m1 owner=m1 fence=0 own=m1 ids=m1 outcome=handled attempt=1 ms=0",
+        "0 released by=m1 owner=m1 fence=0 own=m1 waiting=0 ms=0",
+    ]
+
+
+def test_result_that_cannot_be_looked_up() -> None:
+    """It may still come."""
+    line = Line(settings=Settings(when_busy="wait", wait_ms=100, policy=Policy(result_bytes=100)))
+
+    def during(message: Message, lease: Lease) -> None:
+        line.store.before["find"] = raising(LeaseUnavailable("down", key=KEY))
+        line.come("m2")
+
+    line.during["m1"] = during
+    line.come("m1")
+    assert [re.sub(r"^\d+", "T", each) for each in told(line)[3:5]] == [
+        "T store_error by=m2 own=m2 error=LeaseUnavailable: down",
+        "T store_error by=m2 own=m2 error=LeaseUnavailable: down",
     ]
