@@ -463,6 +463,20 @@ class TestLives:
         box.provider.renew_lease("k", "A", DAY_MS)
         assert 2 * DAY_MS - 1_000 <= box.bare.pttl(box.of["state"]) <= 2 * DAY_MS
 
+    def test_control_beside_a_lease_keeps_the_fence_as_long(self, box: Box) -> None:
+        """R7: a hold, its end, and the end of the last message, by those who know nothing of the lease."""
+        box.claim("A", 1)
+        box.provider.release_lease("k", "A")
+        box.provider.acquire_lease("k", "B", DAY_MS)
+        assert box.bare.pttl(box.of["state"]) == -1
+        for control in (
+            lambda: box.provider.cancel("k", "m1"),
+            lambda: box.provider.hold("k", for_ms=60_000),
+            lambda: box.provider.resume("k"),
+        ):
+            control()
+            assert 2 * DAY_MS - 5_000 <= box.bare.pttl(box.of["state"]) <= 2 * DAY_MS
+
     def test_traces_are_never_forgotten_earlier_than_was_said(self, box: Box) -> None:
         """M5: a shorter window of a later settle does not shorten what is there."""
         for number, window_ms in enumerate([DAY_MS] * 17 + [3_600_000] * 17):

@@ -21,6 +21,7 @@ from incumbent.validation import (
     encodable,
     json_text,
     printable,
+    shown,
     to_json,
 )
 
@@ -219,3 +220,15 @@ def test_what_a_terminal_might_obey_is_escaped(text: str, shown_as: str) -> None
     for encoding in ("ascii", "latin-1", "utf-8"):
         written = encodable(json_text(text), encoding)
         assert json.loads(written.encode(encoding).decode(encoding)) == text
+
+
+def test_value_in_an_error_is_short() -> None:
+    """80 characters of what it looks like, and of what has no looks nothing."""
+
+    class Shy:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    assert shown("x" * 78) == repr("x" * 78)
+    assert shown("x" * 79) == f"'{'x' * 79}..."
+    assert shown(Shy()) == "..."
