@@ -41,6 +41,34 @@ FOR_TYPES = (
 # Attributes of DynamoDB's items that an expression may name as they are.
 NOT_RESERVED = ("lease", "orphan_since", "head", "not_before", "ended", "mail")
 
+# Two ways to the same answer: which of them is taken there does not matter.
+EITHER_WAY = (
+    ("clock.py", "mono_ms < wall_ms", "<", "<="),
+    (
+        "event_reader.py",
+        "message_id.isascii() and len(message_id) <=",
+        "len(message_id) <= MAX",
+        "(len(message_id) < MAX",
+    ),
+    ("pacemaker.py", "due.mono_ms < self._sleeps_until.mono_ms", "due.mono_ms < self", "(due.mono_ms <= self"),
+    ("sources.py", "if len(found) > 1", "len(found) > 1", "(len(found) >= 1"),
+    ("validation.py", "value.isascii() and len(value) <=", "len(value) <= MAX", "(len(value) < MAX"),
+    ("validation.py", "if len(named) > 1 and", "len(named) > 1", "(len(named) >= 1)"),
+    *(
+        ("validation.py", "deep = len(stored) > 2", " > ", new)
+        for new in ("(len(stored) >= 2", ">= MAX_DEPTH)", "(len(stored) > 2 * MAX_DEPTH)", "(stored.count('[')")
+    ),
+    ("lease.py", "return self.messages[0].id == message_id or", " or ", "(message_id in "),
+    (
+        "heartbeat.py",
+        "if held_until.mono_ms > self._held_until",
+        "held_until.mono_ms > self",
+        "(held_until.mono_ms >= ",
+    ),
+    ("validation.py", "if text.isascii() and len(text) <= most", "len(text) <= most", "(len(text) < most"),
+    ("*/unreadable.py", "if len(given) == len(answer", "len(", "its first argument"),
+)
+
 # How much is asked for, looked at or shown at once, and how long a pause is: each value works.
 TUNING = (
     ("operations.py", "EVERYTHING = "),
@@ -68,17 +96,14 @@ SURVIVORS: tuple[Survivor, ...] = (
         Survivor(file=file, line=line, old=old, new=f"({old.partition(' or ')[0]})", why="for the type checker")
         for file, line, old in FOR_TYPES
     ),
+    *(
+        Survivor(file=file, line=line, old=old, new=new, why="both ways lead to the same answer")
+        for file, line, old, new in EITHER_WAY
+    ),
     *(Survivor(file=file, line=line, why="it only tunes: each value works") for file, line in TUNING),
     *(
         Survivor(file="*/dynamodb/*.py", line=old, old=old, new="its first argument", why="a name that is not reserved")
         for old in (f'update.name("{name}")' for name in NOT_RESERVED)
-    ),
-    Survivor(
-        file="*/unreadable.py",
-        line="if len(given) == len(answer.messages) else replace(",
-        old="len(",
-        new="its first argument",
-        why="it only saves a copy",
     ),
     Survivor(
         file="waiting.py",
@@ -100,13 +125,6 @@ SURVIVORS: tuple[Survivor, ...] = (
             ("its first argument", "where no bytes are equal, the comparisons that follow say the same"),
             ("1", "a version of marshal, whose bytes are equal as seldom"),
         )
-    ),
-    Survivor(
-        file="pacemaker.py",
-        line="if not self._due and not self._stays:",
-        old=" and ",
-        new="(not self._stays)",
-        why="the thread wakes, sees that a heart beats, and sleeps on",
     ),
     Survivor(
         file="progress.py",
