@@ -117,7 +117,8 @@ def test_at_its_deadline_an_environment_is_killed_and_replaced(start: Start) -> 
         "errorMessage": f"RequestId: {done.request_id} Error: Task timed out after 1.00 seconds",
     }
     assert 1_000 <= done.ended_at_ms - done.started_at_ms < 1_500
-    assert not group_members(environment.pid)
+    while group_members(environment.pid):  # killed, and gone as soon as the kernel gets to it
+        SYSTEM_CLOCK.sleep_ms(1)
     following = cloud.invoke("ShortFunction", {})
     assert following.cold_start
     assert following.environment != done.environment
