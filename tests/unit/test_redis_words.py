@@ -8,6 +8,8 @@ import pytest
 from incumbent.clock import Moment
 from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis import RedisProvider
+from incumbent.providers.redis.names import COMPANIONS, Names
+from incumbent.providers.redis.scripting import script
 from incumbent.values import (
     Acquisition,
     Beat,
@@ -22,6 +24,7 @@ from incumbent.values import (
     KeyStatus,
     Message,
     Origin,
+    Orphan,
     Policy,
     Released,
     Routed,
@@ -51,6 +54,19 @@ class Server:
         )
         self.told.append((name, *said, {name: value for name, value in how.items() if value is not None}))
         return SENT, self.raw.pop(0)
+
+    def nodes(self, **_: Any) -> dict[str, Any]:
+        """One."""
+        return {"a": "a"}
+
+    def scan(self, _node: str, pattern: str, _cursor: int, **_: Any) -> tuple[int, list[bytes]]:
+        """Three keys that have each companion."""
+        place = 1 + COMPANIONS.index(pattern.rpartition(":")[2])
+        return 0, [Names("incumbent").of(f"orders/{number}")[place] for number in (1, 2, 3)]
+
+    def search_is_over(self) -> bool:
+        """There is time."""
+        return False
 
 
 @pytest.fixture
@@ -433,3 +449,46 @@ def test_message_that_cannot_be_read_is_settled_and_nothing_else(provider: Any, 
     assert died == ("settle", b"A", b"300", b"4", b"", b"R", told, *said, how("settle", ttl_ms=300))
     then = how("settle", ttl_ms=300, give_up_at=GIVE_UP)
     assert died_then == ("settle", b"B", b"300", b"5", b"B", b"R", told, *said, then)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 9])
+def test_lists_end_at_their_limit(provider: Any, server: Server, limit: int) -> None:
+    """And ask for no more than that."""
+    key = [b"key 4 70 250 0 0", b"A", b"", b"", b"", [], [], [], []]
+    server.raw = [key] * 9
+    assert len(list(provider.keys(limit))) == min(limit, 3)
+    assert len(server.told) == min(limit, 3)
+    server.raw = [
+        [b"letters", [], *[b"m2", b"99 2 70 80 1 no luck", b"[2]"] * min(left, 2)]
+        for left in (limit, limit - 2, limit - 4)
+    ]
+    server.told.clear()
+    assert len(list(provider.dead_letters(None, limit))) == min(limit, 6)
+    assert [told[1] for told in server.told] == [left for left in (limit, limit - 2, limit - 4) if left > 0]
+
+
+def test_oldest_orphans_are_listed_first(provider: Any, server: Server) -> None:
+    """With what is known of each, by the latest clock."""
+    server.raw = [[b"orphan 70 100 2", b"f"], [b"none"], [b"orphan 60 110 1", b""]]
+    listed = list(provider.orphans(9))
+    assert listed == [
+        Orphan(key="orders/3", target=None, age_ms=50, waiting=1),
+        Orphan(key="orders/1", target="f", age_ms=40, waiting=2),
+    ]
+    server.raw = [[b"orphan 70 100 2", b"f"], [b"none"], [b"orphan 60 110 1", b""]]
+    assert [each.key for each in provider.orphans(1)] == ["orders/3"]
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (3, ("owner", "acquire", "release", "transfer", "stop", "watch")),
+        (4, ("renew", "take", "peek", "orphan", "show")),
+        (5, ("find", "cancel")),
+        (7, ("claim", "settle", "letters", "redrive", "purge")),
+        (8, ("hold", "resume")),
+    ],
+)
+def test_script_gets_no_more_names_than_it_may_touch(count: int, names: tuple[str, ...]) -> None:
+    """In a cluster, each more makes it likelier that a script is refused while a slot moves."""
+    assert {name: script(name).names for name in names} == dict.fromkeys(names, count)
