@@ -21,6 +21,7 @@ from incumbent import (
     Orphan,
     StoredFormatUnknown,
     Wake,
+    sweeper,
 )
 from incumbent.providers.memory import MemoryProvider
 from incumbent.retry import search_is_over
@@ -459,3 +460,52 @@ def test_facts_of_queued_wakes_say_all_that_is_known(clock: FakeClock) -> None:
             error="record r2: ConfigurationError: its body is not a queued wake",
         ),
     ]
+
+
+def test_pauses_of_what_makes_no_progress_grow() -> None:
+    """The next pass, then a minute, each time twice as long, and a quarter of an hour at most: half a minute early."""
+    tried, pauses = sweeper._Tried(), []  # noqa: SLF001 - its times are those of no store
+    for _ in range(8):
+        tried.again(1_000)
+        pauses.append(tried.due_ms - 1_000)
+    assert pauses == [0, 30_000, 90_000, 210_000, 450_000, *[870_000] * 3]
+    assert (tried.times, tried.woken_ms) == (8, 1_000)
+
+
+@pytest.mark.parametrize(("limit", "woken"), [(9, 1), (10, 1), (20, 2), (39, 3)])
+def test_stalled_target_gets_a_tenth_of_the_limit(clock: FakeClock, limit: int, woken: int) -> None:
+    """And one wake at least."""
+    listing = Listing(orphan(number) for number in range(40))
+    swept(listing, RecordingWaker(), limit=limit, clock=clock)
+    waker = RecordingWaker()
+    clock.advance(30_000)
+    found = swept(listing, waker, limit=limit, clock=clock)
+    assert (found.woken, len(waker.wakes)) == (woken, woken)
+
+
+def test_target_whose_wakes_fail_is_given_up_after_three(clock: FakeClock) -> None:
+    """But not if one has worked."""
+    listing = Listing(orphan(number) for number in range(5))
+    down = RecordingWaker(fails=RuntimeError("no"))
+    found = swept(listing, down, clock=clock)
+    assert (found.failed, found.remaining) == (3, 2)
+    unsteady = RecordingWaker()
+
+    def waker(wake: Wake) -> None:
+        unsteady.fails = None if len(unsteady.wakes) == 0 else RuntimeError("no")
+        unsteady(wake)
+
+    found = swept(Listing(orphan(number) for number in range(5)), waker, clock=clock)
+    assert (found.woken, found.failed, found.remaining) == (1, 4, 0)
+
+
+@pytest.mark.parametrize(("budget_ms", "said"), [(5, "the time of this invocation is over"), (6, "RuntimeError: no")])
+def test_queued_wake_needs_time(clock: FakeClock, budget_ms: int, said: str) -> None:
+    """None begins when the time is over."""
+    facts, now_ms = Facts(), clock.now().wall_ms
+    body = Wake(key="orders/k", ticket=None, target=ARN).to_queue(now_ms)
+    waker = RecordingWaker(fails=RuntimeError("no"), meanwhile=lambda _: clock.advance(5))
+    records = [{"messageId": "r1", "body": body}, {"messageId": "r2", "body": body}]
+    wake_queued(records, waker, lambda: waker, budget_ms=budget_ms, observers=[facts], clock=clock)
+    assert said in (facts.told[1].error or "")
+    assert len(waker.wakes) == budget_ms - 4
