@@ -333,3 +333,65 @@ def test_each_request_that_changes_a_key_is_reported(
         {"fact": "cancelled", **common, "message_id": "m2", "outcome": "cancelled"},
         {"fact": "resumed", **common, "outcome": "held"},
     ]
+
+
+def test_key_is_told_as_a_whole(console: Console) -> None:
+    """Times as text, what has passed or is left in milliseconds; a key that nothing is known of has nulls."""
+    run = console.begin("orders/a")
+    console.clock.advance(1_000)
+    console.arrive("orders/a", "m2")
+    console.arrive("orders/a", "m3")
+    console.clock.advance(1_000)
+    console.store.beat("orders/a", run.owner, TTL_MS, note="step", fence=run.fence)
+    console.ask("hold", key="orders/a", for_ms=90_000, reason="incident 12")
+    console.ask("stop", key="orders/a", reason="hangs")
+    common = {
+        "key": "orders/a",
+        "keyspace": "orders",
+        "owner": "o-m1",
+        "fence": run.fence,
+        "since": "2027-01-15T08:00:00Z",
+        "age_ms": 2_000,
+        "expires_in_ms": TTL_MS,
+        "held": True,
+        "held_until": "2027-01-15T08:01:32Z",
+        "held_reason": "incident 12",
+        "quiet_until": None,
+        "stop": "hangs",
+        "note": "step",
+        "target": ARN,
+        "oldest_ms": 1_000,
+    }
+    one = {"id": "m1", "attempts": 1, "stored_at": "2027-01-15T08:00:00Z", "age_ms": 2_000, "due_in_ms": 0}
+    one |= {"promised": False, "last_error": None}
+    two = {**one, "id": "m2", "attempts": 0, "stored_at": "2027-01-15T08:00:01Z", "age_ms": 1_000, "promised": True}
+    three = {**two, "id": "m3"}
+    assert console.ask("show", key="orders/a")["key"] == {**common, "running": [one], "waiting": [two, three]}
+    assert console.ask("show", key="orders/a", events=True)["key"] == {
+        **common,
+        "running": [{**one, "event": {"n": 1}}],
+        "waiting": [{**two, "event": {"secret": "m2"}}, {**three, "event": {"secret": "m3"}}],
+    }
+    listed = {"v": 1, "more": False, "unread": [], "there": True, "keyspaces": []}
+    assert console.ask("keys") == {**listed, "keys": [{**common, "running": 1, "waiting": 2}]}
+    assert console.ask("keys", keyspace="x") == {**listed, "there": False, "keyspaces": ["orders"], "keys": []}
+    assert console.ask("cancel", key="orders/a", id="m1")["message"] == {
+        "id": "m1",
+        "state": "running",
+        "owner": "o-m1",
+        "fence": run.fence,
+    }
+    nothing: dict[str, Any] = {**dict.fromkeys(common), "key": "orders/z", "keyspace": "orders", "held": False}
+    assert console.ask("show", key="orders/z")["key"] == {**nothing, "running": [], "waiting": []}
+
+
+@pytest.mark.parametrize(("limit", "keys", "more"), [(1, 1, True), (2, 2, True), (3, 3, False), (1_000, 3, False)])
+def test_list_of_keys_says_whether_there_are_more(console: Console, limit: int, keys: int, *, more: bool) -> None:
+    """At its limit, exactly."""
+    for key in ("orders/a", "orders/b", "orders/c"):
+        console.begin(key)
+    said = console.ask("keys", limit=limit)
+    assert (len(said["keys"]), said["more"]) == (keys, more)
+    for wrong in (0, 1_001):
+        with pytest.raises(ConfigurationError, match="allowed are 1 to 1,000"):
+            console.ask("keys", limit=wrong)
