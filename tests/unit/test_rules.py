@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from incumbent import rules
+from incumbent.providers.memory import MemoryProvider
 from incumbent.rules import Ended, Freed, Granted, Held, KeyState, Known, Stored, TenureEnd
-from incumbent.values import Failure, Policy
+from incumbent.testing.clock import FakeClock
+from incumbent.values import Debounce, Failure, Message, Policy, Routed
 
 TTL_MS = 30_000
 NOW = 1_800_000_000_000
@@ -566,3 +568,18 @@ def test_newest_traces_of_each_outcome_are_kept_in_order(seed: int) -> None:
     assert rules._forget(state, 1_000 + gone, 1_000).ended == tuple(  # noqa: SLF001 - as above
         each for each in expected if each.at_ms > gone
     )
+
+
+def test_message_is_due_at_its_moment() -> None:
+    """M14: a burst began with it (M15), and a later one replaces it (M21), as soon as that has come."""
+    clock = FakeClock()
+    store, began_ms, latest = MemoryProvider(clock=clock), clock.now().wall_ms, Policy(keep="latest")
+    for key in ("burst", "latest"):
+        store.claim(key, "sender", 30_000, Message(id="m1", event={}), as_ticket=True, after_ms=1_000)
+    store.acquire_lease("latest", "owner", 30_000)
+    clock.advance(1_000)
+    store.claim("burst", "B", 30_000, Message(id="m2", event={}), debounce=Debounce(quiet_ms=500, max_ms=1_200))
+    assert store.show("burst").quiet_until_ms == began_ms + 1_200
+    answer = store.claim("latest", "B", 30_000, Message(id="m2", event={}), policy=latest)
+    assert isinstance(answer, Routed)
+    assert answer.superseded == ("m1",)
