@@ -4,6 +4,7 @@ import inspect
 import logging
 import warnings
 from collections import deque
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,27 @@ import redis
 import valkey
 
 from incumbent import contract, leased
-from incumbent.backends import NoopLeaseProvider, is_archive, is_lease_provider, is_mailbox, resolve_lease_provider
-from incumbent.contract import Archive, LeaseProvider, Mailbox
+from incumbent.backends import (
+    NoopLeaseProvider,
+    is_archive,
+    is_control,
+    is_lease_provider,
+    is_mailbox,
+    resolve_lease_provider,
+)
+from incumbent.contract import Archive, Control, LeaseProvider, Mailbox
 from incumbent.errors import ConfigurationError
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.values import Acquisition
 
-PROTOCOLS: dict[type, Any] = {LeaseProvider: is_lease_provider, Mailbox: is_mailbox, Archive: is_archive}
+PROTOCOLS: dict[type, Any] = {
+    LeaseProvider: is_lease_provider,
+    Mailbox: is_mailbox,
+    Archive: is_archive,
+    Control: is_control,
+}
 
 
 def methods_of(protocol: type) -> list[str]:
@@ -249,3 +262,81 @@ def test_nothing_configured_is_not_a_backend_that_cannot_lease() -> None:
     # H34: redis-py #621, portalocker #137: the body runs without the lease.
     with pytest.raises(ConfigurationError, match="INCUMBENT_PROVIDER"):
         resolve_lease_provider(None)
+
+
+# Each method with arguments of which none is wrong, and, of each argument, what is.
+RIGHT: Mapping[str, Mapping[str, Any]] = {
+    "acquire_lease": {"key": "k", "owner": "A", "ttl_ms": 30_000},
+    "get_lease_owner": {"key": "k"},
+    "release_lease": {"key": "k", "owner": "A"},
+    "renew_lease": {"key": "k", "owner": "A", "ttl_ms": 30_000},
+    "transfer_lease": {"key": "k", "from_owner": "A", "to_owner": "B", "ttl_ms": 30_000},
+    "claim": {"key": "k", "owner": "A", "ttl_ms": 30_000, "message": None, "ticket": "T", "after_ms": 0},
+    "settle": {"key": "k", "owner": "A", "ttl_ms": 30_000, "next_owner": "B", "hold_ms": 0, "fence": 1},
+    "beat": {"key": "k", "owner": "A", "ttl_ms": 30_000, "fence": 1},
+    "take": {"key": "k", "owner": "A", "ttl_ms": 30_000, "fence": 1},
+    "peek": {"key": "k"},
+    "orphans": {"limit": 1},
+    "find": {"key": "k", "message_id": "m"},
+    "dead_letters": {"key": "k", "limit": 1},
+    "redrive": {"key": "k", "message_id": "m"},
+    "purge": {"key": "k", "message_id": "m"},
+    "show": {"key": "k"},
+    "keys": {"limit": 1},
+    "stop": {"key": "k", "fence": 1, "reason": "why"},
+    "watch": {"key": "k", "owner": "A", "fence": 1},
+    "hold": {"key": "k", "for_ms": 1, "reason": "why"},
+    "resume": {"key": "k"},
+    "cancel": {"key": "k", "message_id": "m"},
+}
+WRONG: Mapping[str, Sequence[Any]] = {
+    **dict.fromkeys(
+        ("key", "owner", "from_owner", "to_owner", "next_owner", "ticket", "message_id"), ("", 7, "\ud800")
+    ),
+    "ttl_ms": (0, 86_400_001, True),
+    "fence": (-1, 2**63, True),
+    "limit": (-1, 1_000_000_001, True),
+    "reason": (7, "x" * 1_025),
+    "for_ms": (0, 14 * 86_400_000 + 1),
+    "hold_ms": (-1, 14 * 86_400_000 + 1),
+    "after_ms": (-1, 14 * 86_400_000 + 1),
+}
+
+
+class Silent:
+    """In place of what sends requests: none may be sent."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Fail."""
+        raise AssertionError(name)
+
+
+def silent(kind: type) -> Any:
+    """A provider that must send nothing."""
+    if kind is MemoryProvider:
+        return MemoryProvider()
+    provider: Any
+    if kind is RedisProvider:
+        provider = RedisProvider(url="redis://localhost")
+        provider._server = Silent()  # noqa: SLF001 - in its place
+        return provider
+    provider = DynamoDBProvider(table_name="table", client=boto3.client("dynamodb", region_name="eu-central-1"))
+    provider._steps.table = Silent()  # noqa: SLF001 - in its place
+    return provider
+
+
+@pytest.mark.parametrize("kind", [MemoryProvider, RedisProvider, DynamoDBProvider])
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, each) for name, given in RIGHT.items() for each in given if each in WRONG]
+)
+def test_argument_that_is_wrong_is_refused_before_any_request(kind: type, name: str, argument: str) -> None:
+    """R10: by every method, also by those whose answer is read later."""
+    provider = silent(kind)
+    for wrong in WRONG[argument]:
+        with pytest.raises(ConfigurationError):
+            getattr(provider, name)(**{**RIGHT[name], argument: wrong})
+
+
+def test_every_method_is_in_the_table() -> None:
+    """A method that joins the contract joins it."""
+    assert {name for protocol in PROTOCOLS for name in methods_of(protocol)} == {*RIGHT}
