@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import Claimed, Message, Released, leased, leased_function
+from incumbent import Claimed, Message, Released, leased, leased_function, results
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
 from tests.unit.stage import Context, context, profiled
@@ -62,9 +62,14 @@ def calls_of(found: Counter[str]) -> int:
 
 
 @pytest.fixture(autouse=True)
-def own_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside Lambda the runtime's own is asked, which reads a variable for each result."""
-    monkeypatch.delitem(sys.modules, "awslambdaric.lambda_runtime_marshaller", raising=False)
+def modules_that_other_tests_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs not see them: of each that is there, a run asks something more."""
+    for name in (
+        "awslambdaric.lambda_runtime_marshaller",
+        "aws_durable_execution_sdk_python",
+        *(module for module, _ in results._FUTURES),  # noqa: SLF001 - which classes it knows is its own
+    ):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.fixture
