@@ -294,3 +294,13 @@ def fork_and_go_on() -> None:
         return "awake"
 
     assert serve(line, woken_from_a_thread, "m2") == "awake"
+
+
+def test_cancellation_without_a_lease_is_the_callers() -> None:
+    """As of an event that passes without one (``unless=``)."""
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        synchronous(cancelled)(None)
