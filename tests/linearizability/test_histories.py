@@ -16,7 +16,7 @@ from incumbent.clock import SYSTEM_CLOCK, SystemClock
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
-from incumbent.testing.proxy import HTTP, RESP, CutRequest, Fault, Network, fault_proxy
+from incumbent.testing.proxy import HTTP, RESP, Fault, Network, fault_proxy
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, why_no_dynalite
 from tests.budgets import budget
 from tests.faults.stores import Provider, dynamodb_client
@@ -167,6 +167,4 @@ if why_no_dynalite() is None:
     @pytest.mark.parametrize("chunk", range(budget(4, soak=10)))
     def test_dynamodb_is_linearizable_on_dynalite(dynalite_lanes: list[Lane], chunk: int) -> None:
         """R1, R8, M1 to M5: also where a refusal does not say what it has found."""
-        cuts = [each for each in CUTS if not isinstance(each, CutRequest)]  # half a request is the end of dynalite
-        seeds = range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE)
-        explain(seeds, dynalite_lanes, faults=0.2, several=True, cuts=cuts)
+        explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), dynalite_lanes, faults=0.2, several=True)

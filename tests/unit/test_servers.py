@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -195,6 +196,20 @@ def test_conditional_put_has_one_winner(dynamodb: "DynamoDBClient") -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         for key in map(str, range(20)):
             assert sum(pool.map(put, [key] * THREADS)) == 1
+
+
+if servers.dynalite_available():
+
+    def test_client_that_dies_in_a_request_does_not_end_the_server(dynalite_server: DynamoDBServer) -> None:
+        """The connection is reset while dynalite waits for the rest; what others ask goes on."""
+        with socket.create_connection(("127.0.0.1", dynalite_server.port), timeout=WAIT_MS / 1_000) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n")
+            assert b"100" in connection.recv(1_000)
+        client = boto3.client("dynamodb", endpoint_url=dynalite_server.endpoint_url)
+        for _ in range(10):
+            assert "TableNames" in client.list_tables()
+        client.close()
 
 
 @pytest.mark.parametrize(("server", "tells"), [("dynamodb_server", True), ("dynalite_server", False)][: len(DYNAMODBS)])

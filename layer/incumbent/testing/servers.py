@@ -48,6 +48,10 @@ if (tellsOld) {
     require(`${folder}/validations/${action}`).types.ReturnValuesOnConditionCheckFailure = { type: 'String' };
   }
 }
+// A client that dies in the middle of a request is not the end of the server.
+process.on('uncaughtException', (error) => {
+  if (error.code !== 'ECONNRESET') throw error;
+});
 const server = require(folder)({ createTableMs: 0, deleteTableMs: 0, updateTableMs: 0 });
 server.listen(0, host, () => console.log(server.address().port));
 """
