@@ -585,7 +585,7 @@ def claim(  # noqa: C901, PLR0912 - the decisions of M1 stand in the rule's orde
             return state, Held(owner=state.owner, expires_ms=state.expires_ms)
         if not_yet:  # the ticket's tenure ends: its function is woken again when the key may be granted (M15)
             over = TenureEnd(how="released", owner=state.owner or "", successor=None, fence=state.fence)
-            freed = _free(replace(state, mail=_after_runs(state, now_ms, skew_ms)), now_ms, over) if live else state
+            freed = _free(state, now_ms, over) if live else state
             return freed, Nothing(due_ms=next_due_ms(freed, now_ms))
         if not live and not _has_work(state if as_ticket else _note(state, policy), now_ms, policy, skew_ms):
             return state, Nothing(due_ms=next_due_ms(state, now_ms))

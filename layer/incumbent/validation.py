@@ -368,25 +368,25 @@ def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  
                 plain, kind = False, _kind_of(value)
             if kind is str:
                 if escaped and re.search(_PAIR, value):
-                    return "a text has the two halves of a surrogate pair", False
+                    return "a text has the two halves of a surrogate pair", plain
             elif kind is dict:
                 if depth == MAX_DEPTH:
-                    return _TOO_DEEP, False
+                    return _TOO_DEEP, plain
                 for name in value:
                     if type(name) is not str:
                         plain = False
                         if not isinstance(name, str):
                             named = type(name).__name__
-                            return f"a dictionary has the name {shown(name)}, a {named}: names are text", False
+                            return f"a dictionary has the name {shown(name)}, a {named}: names are text", plain
                 if escaped:
                     below.extend(value)
                 below.extend(value.values())
             elif kind is list:
                 if depth == MAX_DEPTH:
-                    return _TOO_DEEP, False
+                    return _TOO_DEEP, plain
                 below.extend(value)
             elif kind is int and not -_TOO_LONG < value < _TOO_LONG:
-                return f"an integer has more than {MAX_DIGITS:,} digits", False
+                return f"an integer has more than {MAX_DIGITS:,} digits", plain
         if not below:
             break
         level = below

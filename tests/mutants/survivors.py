@@ -173,6 +173,13 @@ SURVIVORS: tuple[Survivor, ...] = (
     ),
     Survivor(
         file="*/held.lua",
+        line="if #moved > 0 then call('ZADD'",
+        old="0",
+        new="1",
+        why="it holds pairs",
+    ),
+    Survivor(
+        file="*/held.lua",
         line="message.given, message.died, message.place, message.due = true, false, was.place, was.due",
         old="false",
         new="true",
