@@ -16,14 +16,14 @@ from tests.unit.test_dynamodb_provider import (
     Bench,
     bench,
     claim,
-    moto,
     on_dynalite,
-    on_moto,
+    on_telling,
     settle,
+    telling,
 )
 from tests.unit.wire import digits
 
-__all__ = ["bench", "moto", "on_dynalite", "on_moto"]
+__all__ = ["bench", "on_dynalite", "on_telling", "telling"]
 
 MINUTE_MS = 60_000
 KEPT = Policy(result_bytes=100)
@@ -133,14 +133,14 @@ def test_result_costs_a_put_and_a_read(bench: Bench) -> None:
 # --- the stored format: M12
 
 
-def test_golden_record_of_a_controlled_key(moto: Bench) -> None:
+def test_golden_record_of_a_controlled_key(telling: Bench) -> None:
     """Version 1, to the attribute."""
-    fence = claim(moto.a, "A", 1).fence
-    moto.b.provider.stop("k", reason="why")
-    moto.clock.advance(1)
-    moto.a.provider.beat("k", "A", TTL_MS, note=[3, 5])
-    moto.b.provider.hold("k", for_ms=MINUTE_MS, reason="a: b")
-    found = moto.item()
+    fence = claim(telling.a, "A", 1).fence
+    telling.b.provider.stop("k", reason="why")
+    telling.clock.advance(1)
+    telling.a.provider.beat("k", "A", TTL_MS, note=[3, 5])
+    telling.b.provider.hold("k", for_ms=MINUTE_MS, reason="a: b")
+    found = telling.item()
     assert {name: found[name] for name in ("lease", "not_before", "orphan_shard", "fence")} == {
         "lease": {
             "M": {
@@ -152,16 +152,16 @@ def test_golden_record_of_a_controlled_key(moto: Bench) -> None:
             }
         },
         "not_before": {"S": f"0:{NOW_MS + 1 + MINUTE_MS}:a: b"},
-        "orphan_shard": {"S": names.shard_of(moto.prefix, "k")},
+        "orphan_shard": {"S": names.shard_of(telling.prefix, "k")},
         "fence": {"N": str(fence)},
     }
-    assert moto.b.provider.show("k").held_reason == "a: b"
-    moto.a.provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": 7}, policy=KEPT)
+    assert telling.b.provider.show("k").held_reason == "a: b"
+    telling.a.provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": 7}, policy=KEPT)
     at_ms, digest, owner = NOW_MS + 1, names.digest, names.owner_digest
-    assert moto.item()["ended"] == {"SS": [f"h{digest('m1')}{owner('A')}{digits(fence, 10)}{digits(at_ms, 8)}k"]}
+    assert telling.item()["ended"] == {"SS": [f"h{digest('m1')}{owner('A')}{digits(fence, 10)}{digits(at_ms, 8)}k"]}
     sk = f"result#{digest('m1')}#{fence:020d}"
-    assert moto.item(sk=sk) == {
-        "pk": {"S": moto.pk()},
+    assert telling.item(sk=sk) == {
+        "pk": {"S": telling.pk()},
         "sk": {"S": sk},
         "v": {"N": "1"},
         "result": {"S": "7"},
@@ -169,30 +169,30 @@ def test_golden_record_of_a_controlled_key(moto: Bench) -> None:
     }
 
 
-def test_golden_record_of_a_held_empty_key(moto: Bench) -> None:
+def test_golden_record_of_a_held_empty_key(telling: Bench) -> None:
     """Version 1, to the attribute: it is in the index, never as an orphan, and TTL takes it some time after."""
-    moto.a.provider.hold("k", reason="an incident")
-    assert moto.item() == {
-        "pk": {"S": moto.pk()},
+    telling.a.provider.hold("k", reason="an incident")
+    assert telling.item() == {
+        "pk": {"S": telling.pk()},
         "sk": {"S": "lease"},
         "v": {"N": "1"},
         "not_before": {"S": f"0:{FOREVER_MS}:an incident"},
-        "orphan_shard": {"S": names.shard_of(moto.prefix, "k")},
+        "orphan_shard": {"S": names.shard_of(telling.prefix, "k")},
         "orphan_since": {"N": str(FOREVER_MS)},
         "expires_on": {"N": str(FOREVER_MS // 1_000 + item.IDLE_S)},
     }
-    assert moto.a.provider.resume("k")
-    found = moto.item()
+    assert telling.a.provider.resume("k")
+    found = telling.item()
     assert set(found) == {"pk", "sk", "v", "orphan_since", "expires_on", "resumed"}
     assert found["expires_on"] == {"N": str(NOW_MS // 1_000 + item.IDLE_S)}
 
 
-def test_stop_without_a_reason_is_stored_as_one(moto: Bench) -> None:
+def test_stop_without_a_reason_is_stored_as_one(telling: Bench) -> None:
     """M16: not every store takes an empty text."""
-    claim(moto.a, "A", 1)
-    moto.b.provider.stop("k")
-    assert moto.item()["lease"]["M"]["stop"] == {"BOOL": True}
-    assert moto.a.provider.watch("k", "A") == ""
+    claim(telling.a, "A", 1)
+    telling.b.provider.stop("k")
+    assert telling.item()["lease"]["M"]["stop"] == {"BOOL": True}
+    assert telling.a.provider.watch("k", "A") == ""
 
 
 def test_result_of_a_later_version_is_said(bench: Bench) -> None:
@@ -361,14 +361,14 @@ def test_last_round_counts_if_its_write_was_applied(bench: Bench, monkeypatch: p
 
 
 @pytest.mark.parametrize("size", [3_000, 500_000], ids=["one item", "in parts"])
-def test_large_body_of_a_message_for_later_is_kept_from_when_it_is_due(moto: Bench, size: int) -> None:
+def test_large_body_of_a_message_for_later_is_kept_from_when_it_is_due(telling: Bench, size: int) -> None:
     """M14: TTL must not delete it in the days before."""
     after_ms = 14 * 86_400_000
     large = Message(id="m1", event="x" * size)
-    moto.a.provider.claim("k", "T", TTL_MS, large, as_ticket=True, after_ms=after_ms)
-    items = [each for each in moto.place.items(moto.pk()) if each != "lease"]
+    telling.a.provider.claim("k", "T", TTL_MS, large, as_ticket=True, after_ms=after_ms)
+    items = [each for each in telling.place.items(telling.pk()) if each != "lease"]
     for each in items:
-        expires_s = int(moto.item(sk=each)["expires_on"]["N"])
+        expires_s = int(telling.item(sk=each)["expires_on"]["N"])
         assert expires_s >= (NOW_MS + after_ms) // 1_000 + 14 * 86_400
 
 

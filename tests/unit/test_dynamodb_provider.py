@@ -57,7 +57,7 @@ UPDATE, GET, PUT, DELETE = "UpdateItem", "GetItem", "PutItem", "DeleteItem"
 
 
 @pytest.fixture(scope="module")
-def on_moto(dynamodb_server: DynamoDBServer) -> Iterator[Place]:
+def on_telling(dynamodb_server: DynamoDBServer) -> Iterator[Place]:
     """A table that returns the old item with a refusal, as DynamoDB does."""
     place = Place(dynamodb_server, tells_old=True)
     yield place
@@ -114,7 +114,7 @@ class Bench:
         claim(wire, owner, number)
 
 
-KINDS = ["on_moto", "on_dynalite"] if dynalite_available() else ["on_moto"]
+KINDS = ["on_telling", "on_dynalite"] if dynalite_available() else ["on_telling"]
 
 
 def _bench(place: Place) -> Iterator[Bench]:
@@ -137,9 +137,9 @@ def quick(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def moto(on_moto: Place) -> Iterator[Bench]:
+def telling(on_telling: Place) -> Iterator[Bench]:
     """Callers of a store that tells the old item."""
-    yield from _bench(on_moto)
+    yield from _bench(on_telling)
 
 
 def message(number: int, event: Any = None) -> Message:
@@ -369,14 +369,14 @@ def test_what_comes_while_a_run_is_ended_is_neither_lost_nor_overtaken(bench: Be
     assert [each.id for each in bench.c.provider.peek("k")] == [*expected, "m4"]
 
 
-def test_attributes_of_a_later_version_move_with_their_message(moto: Bench) -> None:
+def test_attributes_of_a_later_version_move_with_their_message(telling: Bench) -> None:
     """M12, M6: behind the others it is the same message, with all that this version does not know of it."""
-    claim(moto.a, "A", 1)
-    claim(moto.a, "S", 2)
-    moto.place.change(moto.pk(), "SET #mail[0].#f = :f", f={"S": "of m1"})
-    moto.expire()
-    claim(moto.b, "B")
-    stored = [each["M"] for each in moto.item()["mail"]["L"]]
+    claim(telling.a, "A", 1)
+    claim(telling.a, "S", 2)
+    telling.place.change(telling.pk(), "SET #mail[0].#f = :f", f={"S": "of m1"})
+    telling.expire()
+    claim(telling.b, "B")
+    stored = [each["M"] for each in telling.item()["mail"]["L"]]
     assert [(each["id"]["S"], each.get("f")) for each in stored] == [("m2", None), ("m1", {"S": "of m1"})]
     assert (stored[1]["attempts"], stored[1]["due"]) == ({"N": "1"}, {"N": str(NOW_MS + TTL_MS + SKEW_MS + 1_000)})
     assert "given" not in stored[1] or stored[1]["given"] == {"N": "0"}
@@ -704,32 +704,32 @@ def test_id_is_known_while_one_that_shares_its_short_digest_is(bench: Bench) -> 
     assert isinstance(bench.b.provider.claim("k", "D", TTL_MS, Message(id=other, event=1)), Claimed)
 
 
-def test_note_and_end_of_an_earlier_tenure_count_for_nothing(moto: Bench) -> None:
+def test_note_and_end_of_an_earlier_tenure_count_for_nothing(telling: Bench) -> None:
     """M18, R8: a quick grant replaces the one; it leaves the other where it is, and an earlier fence tells of that."""
-    moto.a.provider.acquire_lease("k", "A", TTL_MS)
-    assert moto.a.provider.transfer_lease("k", "A", "B", TTL_MS)
-    moto.a.provider.beat("k", "B", TTL_MS, note=2)
-    moto.expire()
-    moto.b.provider.acquire_lease("k", "B", TTL_MS)
-    found = moto.item()
+    telling.a.provider.acquire_lease("k", "A", TTL_MS)
+    assert telling.a.provider.transfer_lease("k", "A", "B", TTL_MS)
+    telling.a.provider.beat("k", "B", TTL_MS, note=2)
+    telling.expire()
+    telling.b.provider.acquire_lease("k", "B", TTL_MS)
+    found = telling.item()
     assert found["left"]["S"][0] == "t"
     state = item.decode(found, key="k").state
     assert (state.note, state.tenure_end) == (None, None)
-    assert moto.b.provider.show("k").note is None
-    assert moto.a.provider.transfer_lease("k", "A", "B", TTL_MS) is False
+    assert telling.b.provider.show("k").note is None
+    assert telling.a.provider.transfer_lease("k", "A", "B", TTL_MS) is False
 
 
 # --- the stored format: M12
 
 
-def test_golden_record_of_a_held_key(moto: Bench) -> None:
+def test_golden_record_of_a_held_key(telling: Bench) -> None:
     """Version 1, to the attribute."""
     origin = Origin(keyspace="chat", target="arn:fn:live", request_id="r-1", log_stream="ls")
-    claim(moto.a, "A", 1, origin=origin)
-    claim(moto.b, "B", 2)
+    claim(telling.a, "A", 1, origin=origin)
+    claim(telling.b, "B", 2)
     fence = NOW_MS * 1_000 + 1
-    assert moto.item() == {
-        "pk": {"S": moto.pk()},
+    assert telling.item() == {
+        "pk": {"S": telling.pk()},
         "sk": {"S": "lease"},
         "v": {"N": "1"},
         "lease": {
@@ -768,21 +768,21 @@ def test_golden_record_of_a_held_key(moto: Bench) -> None:
         "target": {"S": "arn:fn:live"},
         "request_id": {"S": "r-1"},
         "log_stream": {"S": "ls"},
-        "orphan_shard": {"S": names.shard_of(moto.prefix, "k")},
+        "orphan_shard": {"S": names.shard_of(telling.prefix, "k")},
         "orphan_since": {"N": str(NOW_MS + TTL_MS + SKEW_MS)},
     }
 
 
-def test_golden_record_of_an_idle_key(moto: Bench) -> None:
+def test_golden_record_of_an_idle_key(telling: Bench) -> None:
     """Version 1, to the attribute: what evidence is kept, and until when."""
-    fence = claim(moto.a, "A", 1).fence
-    moto.clock.advance(1_500)
-    settle(moto.a, "A", dropped=[Failure(id="m1", error="no")])
-    claim(moto.a, "B", 2)
-    settle(moto.a, "B", 2)
+    fence = claim(telling.a, "A", 1).fence
+    telling.clock.advance(1_500)
+    settle(telling.a, "A", dropped=[Failure(id="m1", error="no")])
+    claim(telling.a, "B", 2)
+    settle(telling.a, "B", 2)
     at_ms, digest, owner = NOW_MS + 1_500, names.digest, names.owner_digest
-    assert moto.item() == {
-        "pk": {"S": moto.pk()},
+    assert telling.item() == {
+        "pk": {"S": telling.pk()},
         "sk": {"S": "lease"},
         "v": {"N": "1"},
         "fence": {"N": str(fence + 1)},
@@ -808,26 +808,26 @@ def test_digests_are_what_they_were() -> None:
     assert names.shard_of("incumbent", "k") == f"incumbent#{0x82 % 8}"
 
 
-def test_golden_large_body_and_dead_letter(moto: Bench) -> None:
+def test_golden_large_body_and_dead_letter(telling: Bench) -> None:
     """Version 1: under names of their own, with a TTL of 14 days."""
     policy = Policy(max_attempts=1)
-    claim(moto.a, "A", 1, event=LARGE)
+    claim(telling.a, "A", 1, event=LARGE)
     body = f"body#m1#{names.digest('A')}"
-    assert moto.place.items(moto.pk()) == [body, "lease"]
-    assert moto.item(sk=body) == {
-        "pk": {"S": moto.pk()},
+    assert telling.place.items(telling.pk()) == [body, "lease"]
+    assert telling.item(sk=body) == {
+        "pk": {"S": telling.pk()},
         "sk": {"S": body},
         "v": {"N": "1"},
         "body": {"S": f'"{LARGE}"'},
         "expires_on": {"N": str(NOW_MS // 1_000 + 14 * 86_400)},
     }
-    assert moto.item()["mail"]["L"][0]["M"]["ref"] == {"S": str(names.digest("A"))}
-    settle(moto.a, "A", failed=[Failure(id="m1", error="no")], policy=policy)
-    dead, lease = moto.place.items(moto.pk())
+    assert telling.item()["mail"]["L"][0]["M"]["ref"] == {"S": str(names.digest("A"))}
+    settle(telling.a, "A", failed=[Failure(id="m1", error="no")], policy=policy)
+    dead, lease = telling.place.items(telling.pk())
     assert lease == "lease"
     assert re.fullmatch("dead#m1#[0-9a-f]{16}", dead)
-    assert moto.item(sk=dead) == {
-        "pk": {"S": moto.pk()},
+    assert telling.item(sk=dead) == {
+        "pk": {"S": telling.pk()},
         "sk": {"S": dead},
         "v": {"N": "1"},
         "id": {"S": "m1"},
@@ -1135,10 +1135,10 @@ def test_names_of_bodies_and_dead_letters_never_meet() -> None:
     assert all(len(name.encode()) <= 1_024 for name in [*large, *letters])
 
 
-def test_prefixes_never_meet(moto: Bench) -> None:
+def test_prefixes_never_meet(telling: Bench) -> None:
     """H28: a prefix holds no '#', so a key cannot pretend to be another prefix's."""
-    other = DynamoDBProvider(table_name=moto.place.name, client=moto.a.client, key_prefix=f"{moto.prefix}x")
-    moto.a.provider.acquire_lease("x#k", "A", TTL_MS)
+    other = DynamoDBProvider(table_name=telling.place.name, client=telling.a.client, key_prefix=f"{telling.prefix}x")
+    telling.a.provider.acquire_lease("x#k", "A", TTL_MS)
     assert other.acquire_lease("k", "B", TTL_MS).acquired
     with pytest.raises(ConfigurationError, match="#"):
         DynamoDBProvider(table_name="t", key_prefix="a#b")
@@ -1739,37 +1739,37 @@ def test_clock_that_steps_back_between_two_requests_overrules_no_refusal(bench: 
         ("ServiceUnavailable", 503),
     ],
 )
-def test_passing_trouble_is_repeated_and_then_said(moto: Bench, code: str, status: int) -> None:
+def test_passing_trouble_is_repeated_and_then_said(telling: Bench, code: str, status: int) -> None:
     """H19: throttled twice is nothing; three times is LeaseUnavailable, never "nobody" or "lost" (H20)."""
-    moto.a.provider.acquire_lease("k", "A", TTL_MS)
-    moto.a.faults = [moto.a.answered(code, status)] * 2
-    assert moto.a.provider.renew_lease("k", "A", TTL_MS)
-    moto.a.faults = [moto.a.answered(code, status)] * 3
+    telling.a.provider.acquire_lease("k", "A", TTL_MS)
+    telling.a.faults = [telling.a.answered(code, status)] * 2
+    assert telling.a.provider.renew_lease("k", "A", TTL_MS)
+    telling.a.faults = [telling.a.answered(code, status)] * 3
     with pytest.raises(LeaseUnavailable, match="'k'") as raised:
-        moto.a.provider.get_lease_owner("k")
+        telling.a.provider.get_lease_owner("k")
     assert raised.value.key == "k"
     assert raised.value.__cause__ is not None
 
 
-def test_claims_give_up_before_the_calls_of_an_owner(moto: Bench) -> None:
+def test_claims_give_up_before_the_calls_of_an_owner(telling: Bench) -> None:
     """On a table that throttles: an owner that cannot renew or settle stops the whole key, a claim comes again."""
-    throttled = moto.a.answered("ProvisionedThroughputExceededException", 400)
-    granted = claim(moto.a, "A", 1)
+    throttled = telling.a.answered("ProvisionedThroughputExceededException", 400)
+    granted = claim(telling.a, "A", 1)
     assert isinstance(granted, Claimed)
     calls: list[Callable[[], object]] = [
-        lambda: moto.a.provider.beat("k", "A", TTL_MS, fence=granted.fence),
-        lambda: moto.a.provider.renew_lease("k", "A", TTL_MS),
-        lambda: moto.a.provider.take("k", "A", TTL_MS, have=["m1"], fence=granted.fence),
-        lambda: moto.a.provider.settle("k", "A", handled=["m1"], ttl_ms=TTL_MS, fence=granted.fence),
+        lambda: telling.a.provider.beat("k", "A", TTL_MS, fence=granted.fence),
+        lambda: telling.a.provider.renew_lease("k", "A", TTL_MS),
+        lambda: telling.a.provider.take("k", "A", TTL_MS, have=["m1"], fence=granted.fence),
+        lambda: telling.a.provider.settle("k", "A", handled=["m1"], ttl_ms=TTL_MS, fence=granted.fence),
     ]
     for call in calls:
-        moto.a.faults = [throttled] * 7
+        telling.a.faults = [throttled] * 7
         call()
-        assert not moto.a.faults
-    moto.a.faults = [throttled] * 3
+        assert not telling.a.faults
+    telling.a.faults = [throttled] * 3
     with pytest.raises(LeaseUnavailable, match="throttling"):
-        claim(moto.a, "B", 2)
-    assert not moto.a.faults
+        claim(telling.a, "B", 2)
+    assert not telling.a.faults
 
 
 @pytest.mark.parametrize(
@@ -1782,15 +1782,15 @@ def test_claims_give_up_before_the_calls_of_an_owner(moto: Bench) -> None:
         ("SomethingNew", "see the cause"),
     ],
 )
-def test_what_does_not_pass_is_said_at_once(moto: Bench, code: str, advice: str) -> None:
+def test_what_does_not_pass_is_said_at_once(telling: Bench, code: str, advice: str) -> None:
     """R9, H50: once, with the cause, the key and what to do."""
-    moto.a.faults = [moto.a.answered(code, 400)]
-    moto.a.sent.clear()
+    telling.a.faults = [telling.a.answered(code, 400)]
+    telling.a.sent.clear()
     with pytest.raises(LeaseUnavailable, match=advice) as raised:
-        moto.a.provider.claim("k", "A", TTL_MS, message(1))
+        telling.a.provider.claim("k", "A", TTL_MS, message(1))
     assert code in str(raised.value)
     assert "'k'" in str(raised.value)
-    assert moto.a.sent == [UPDATE]
+    assert telling.a.sent == [UPDATE]
 
 
 def test_missing_table_is_said(bench: Bench) -> None:
@@ -1832,13 +1832,13 @@ class Keeping(boto3.session.Session):
         return self.kept[-1]
 
 
-def test_close_closes_what_is_ours(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_closes_what_is_ours(on_telling: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a later call opens it again; a client that was given is its owner's."""
-    for name, value in on_moto.server.environment.items():
+    for name, value in on_telling.server.environment.items():
         monkeypatch.setenv(name, value)
-    ours = DynamoDBProvider(table_name=on_moto.name, boto3_session=Keeping())
+    ours = DynamoDBProvider(table_name=on_telling.name, boto3_session=Keeping())
     given = boto3.client("dynamodb", config=Config(read_timeout=1, connect_timeout=1))
-    theirs = DynamoDBProvider(table_name=on_moto.name, client=given)
+    theirs = DynamoDBProvider(table_name=on_telling.name, client=given)
     for provider, kept in ((ours, 0), (theirs, 1)):
         before = open_files()
         for _ in range(2):
@@ -1861,13 +1861,13 @@ def test_client_without_region_is_a_configuration_error(monkeypatch: pytest.Monk
         DynamoDBProvider(table_name="table").get_lease_owner("k")
 
 
-def test_region_is_the_one_that_the_error_says_to_set(on_moto: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_is_the_one_that_the_error_says_to_set(on_telling: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """botocore itself may read nothing but AWS_DEFAULT_REGION."""
-    for name, value in on_moto.server.environment.items():
+    for name, value in on_telling.server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-    provider = DynamoDBProvider(table_name=on_moto.name)
+    provider = DynamoDBProvider(table_name=on_telling.name)
     assert provider.get_lease_owner("k") is None
     provider.close()
 
@@ -1959,18 +1959,18 @@ def test_client_that_waits_longer_than_the_lease_is_refused_at_decoration() -> N
             decorator(key="k", provider=provider, ttl_ms=90_000)(handler)
 
 
-def test_own_client_repeats_nothing_and_does_not_wait_long(moto: Bench) -> None:
+def test_own_client_repeats_nothing_and_does_not_wait_long(telling: Bench) -> None:
     """H10: botocore waits 60 s, and tries DynamoDB up to ten times."""
     made: list[Any] = []
 
     class Session:
         def client(self, name: str, *, config: Any) -> Any:
             made.append(config)
-            return boto3.client("dynamodb", endpoint_url=moto.place.server.endpoint_url, config=config)
+            return boto3.client("dynamodb", endpoint_url=telling.place.server.endpoint_url, config=config)
 
     session: Any = Session()
     provider = DynamoDBProvider(
-        table_name=moto.place.name, boto3_session=session, boto_config=Config(user_agent_extra="mine")
+        table_name=telling.place.name, boto3_session=session, boto_config=Config(user_agent_extra="mine")
     )
     assert made == []
     provider.acquire_lease("own", "A", TTL_MS)
@@ -1984,7 +1984,7 @@ def test_own_client_repeats_nothing_and_does_not_wait_long(moto: Bench) -> None:
     assert config.user_agent_extra == "mine"
 
 
-def test_own_client_writes_and_reads_updates_as_botocore_does(moto: Bench) -> None:
+def test_own_client_writes_and_reads_updates_as_botocore_does(telling: Bench) -> None:
     """M10: it leaves out botocore's copying of values; what is sent and what is answered stays the same."""
     sent: list[list[Any]] = []
 
@@ -1996,15 +1996,15 @@ def test_own_client_writes_and_reads_updates_as_botocore_does(moto: Bench) -> No
 
     class Session:
         def client(self, name: str, *, config: Any) -> Any:
-            return listening(boto3.client("dynamodb", endpoint_url=moto.place.server.endpoint_url, config=config))
+            return listening(boto3.client("dynamodb", endpoint_url=telling.place.server.endpoint_url, config=config))
 
     session: Any = Session()
     answers = []
-    for number, options in enumerate(({"boto3_session": session}, {"client": listening(moto.place.connect())})):
+    for number, options in enumerate(({"boto3_session": session}, {"client": listening(telling.place.connect())})):
         given: Any = options
         clock = FakeClock(wall_ms=NOW_MS)
         provider = DynamoDBProvider(
-            table_name=moto.place.name, key_prefix=f"{moto.prefix}{number}", clock=clock, **given
+            table_name=telling.place.name, key_prefix=f"{telling.prefix}{number}", clock=clock, **given
         )
         claimed: Any = provider.claim("k", "A", TTL_MS, message(1, "é"))
         routed = provider.claim("k", "B", TTL_MS, message(2))
@@ -2012,7 +2012,7 @@ def test_own_client_writes_and_reads_updates_as_botocore_does(moto: Bench) -> No
         settled = provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], fence=claimed.fence)
         answers.append((claimed.fence, claimed.messages, routed, beat.waiting, settled))
     assert answers[0] == answers[1]
-    other, one = (json.dumps(each).replace(moto.prefix, "") for each in sent)  # the given client was made first
+    other, one = (json.dumps(each).replace(telling.prefix, "") for each in sent)  # the given client was made first
     assert one.replace('"0#', '"#') == other.replace('"1#', '"#')
 
 
