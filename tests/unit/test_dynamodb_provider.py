@@ -1433,6 +1433,22 @@ def test_letter_is_purged_or_put_back_and_never_both(bench: Bench, place: int) -
     assert [each.id for each in bench.c.provider.peek("k")] == ["m1"] * redriven
 
 
+@pytest.mark.parametrize("call", ["purge", "redrive"])
+def test_letter_is_left_where_a_later_version_comes_between(bench: Bench, call: str) -> None:
+    """M12: the record was read before, and the letter stays."""
+    bury(bench)
+
+    def comes(request: Any) -> None:
+        if bytes(request.headers["X-Amz-Target"]).endswith(b".UpdateItem"):
+            bench.place.change(bench.pk(), "SET #v = :v", v={"N": "2"})
+
+    bench.a.faults = [comes] * 5
+    before = bench.place.items(bench.pk())
+    with pytest.raises(StoredFormatUnknown):
+        getattr(bench.a.provider, call)("k", "m1")
+    assert bench.place.items(bench.pk()) == before
+
+
 # --- an update that was decided on what has changed since: M2, M3, M8
 
 
