@@ -172,6 +172,13 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="no call comes there",
     ),
     Survivor(
+        file="*/dynamodb/archive.py",
+        line="return update.request(), True",
+        old="True",
+        new="False",
+        why="of a letter's update, only whether it was applied is asked",
+    ),
+    Survivor(
         file="*/held.lua",
         line="if #moved > 0 then call('ZADD'",
         old="0",

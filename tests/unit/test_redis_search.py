@@ -49,6 +49,13 @@ def test_every_name_of_every_primary_is_found() -> None:
     assert list(search(Primaries()).keys("mail")) == KEYS["a"] + KEYS["b"]
 
 
+def test_name_that_is_told_twice_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SCAN does while the server's table grows, and another primary once a slot has moved."""
+    monkeypatch.setitem(KEYS, "a", ["a1", "a2", "a1"])
+    monkeypatch.setitem(KEYS, "b", ["a2", "b2", "b3"])
+    assert list(search(Primaries()).keys("mail")) == ["a1", "a2", "b2", "b3"]
+
+
 def test_silent_primary_is_asked_for_no_further_key() -> None:
     """Nor for further names, and neither is it by the same listing's second search."""
     asked: list[str] = []
