@@ -61,7 +61,7 @@ demo: $(VENV)/.$(DEMO) ## replay a burst of chat messages (PROVIDER=redis, dynam
 
 test: setup sam ## every test, and lint beside them
 	@$(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 & lint=$$!; \
-	$(PYTEST) tests; tests=$$?; wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests | lint))
+	$(PYTEST) $(REPEATED) $(OTHERS); tests=$$?; wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests | lint))
 	@if [ -f $(SAM)/size ]; then cat $(SAM)/size; fi
 
 dist: $(VENV)/.installed ## build wheel, sdist and the layer's zip into dist/, check them, and try each in a fresh environment
