@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from incumbent.cli import main
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.local import Invocation
 from incumbent.local.in_process import InProcessLambda
+from incumbent.local.invocations import LogLine
 from incumbent.local.replay import Replay
 from incumbent.local.report import Summary
 from incumbent.local.scenario import load_scenario
@@ -126,3 +128,21 @@ def test_servers_time_cannot_be_skipped(tmp_path: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "sent 2, handled once 2, " in out
     assert re.search(r"^ *360\d", out, re.MULTILINE)
+
+
+def test_progress_is_known_while_a_line_is_printed(tmp_path: Path) -> None:
+    """A terminal asks for it under a lock that the printer waits for."""
+    told: list[str] = []
+
+    def say(_: str) -> None:
+        terminal = ThreadPoolExecutor(1)
+        try:
+            told.append(terminal.submit(lambda: replay.progress).result(timeout=20))
+        finally:
+            terminal.shutdown(wait=False)
+
+    (tmp_path / "event.json").write_text("{}")
+    (tmp_path / "s.json").write_text('{"function": "steady", "event": "event.json", "steps": [{"at_ms": 0}]}')
+    replay = Replay(load_scenario(tmp_path / "s.json"), say, show_logs=True)
+    replay.on_log(LogLine(at_ms=0, function="steady", environment="", log_stream="", request_id=None, text="hello"))
+    assert told == ["0 of 1 sent, 0 invocations ended"]

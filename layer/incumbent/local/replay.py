@@ -96,9 +96,8 @@ class Replay:
 
     @property
     def progress(self) -> str:
-        """How far it is, in a few words."""
-        with self._lock:
-            return f"{self._sent} of {len(self._scenario.sendings)} sent, {len(self._answers)} invocations ended"
+        """How far it is, in a few words. Asked while a line is printed, under the lock of the terminal, it takes none."""
+        return f"{self._sent} of {len(self._scenario.sendings)} sent, {len(self._answers)} invocations ended"
 
     def page(self, title: str, summary: Summary) -> str:
         """Return the replay as an HTML page."""
