@@ -96,7 +96,7 @@ class Replay:
 
     @property
     def progress(self) -> str:
-        """How far it is, in a few words. Asked while a line is printed, under the lock of the terminal, it takes none."""
+        """How far it is, in a few words. It takes no lock: a terminal asks while a line is printed."""
         return f"{self._sent} of {len(self._scenario.sendings)} sent, {len(self._answers)} invocations ended"
 
     def page(self, title: str, summary: Summary) -> str:
