@@ -61,7 +61,7 @@ def test_owner_that_was_frozen_past_its_lease_changes_nothing_of_the_next_ones(
     frozen.freeze()
     wait_until_free(line, "WholeFunction")
     second = line.cloud.submit("WholeFunction", {"key": "k", "id": "m2", "do": "until_told"})
-    line.wait_for("running m2 attempt 1")
+    line.wait_for("wrote m2")  # what is guarded knows the next fence now
     next_owner = owner_of(line, "WholeFunction")
 
     frozen.thaw()

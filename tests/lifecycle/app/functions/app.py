@@ -70,6 +70,7 @@ def until_lost(event: dict[str, Any], lease: Lease) -> str:
 def until_told(event: dict[str, Any], lease: Lease) -> str:
     """Wait for the file, whatever becomes of the lease."""
     write(lease.key, lease.fence, lease.messages[0].id)
+    say(f"wrote {lease.messages[0].id}")
     while not Path(os.environ["GO"]).exists():
         time.sleep(LOOKS_EVERY_S)
     return "told"
