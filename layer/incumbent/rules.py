@@ -181,6 +181,8 @@ def owned_by(state: KeyState, owner: str, now_ms: int, fence: int | None = None)
 
 def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
     """Messages that are due and not given to the live tenure, oldest first; blocked ones are not due (M6)."""
+    if not state.mail:
+        return []
     live = owned(state, now_ms, skew_ms)
     found: list[Stored] = []
     for message in state.mail if live else _after_runs(state, now_ms, skew_ms):
@@ -282,20 +284,27 @@ def _grant(
     origin: Origin | None = None,
     policy: Policy | None = None,
     mail: Sequence[Stored] | None = None,
+    max_attempts: int = 0,
 ) -> KeyState:
     """Start a tenure: a new fence, greater than any before and not behind the clock (R7); earlier runs are over.
 
-    ``policy`` is that of a caller that comes to run messages; ``mail`` are the messages if it has brought another.
+    ``policy`` is that of a caller that comes to run messages; ``mail`` are the messages if it has brought another. The
+    first message is given in the same step if it is due and was given less than ``max_attempts`` times.
     """
-    mail = state.mail if mail is None else mail
+    fence = max(state.fence + 1, now_ms * 1_000)
     ends = (state.block, state.pauses_ms) if policy is None else _ends(policy)
+    taken_back = _taken_back(state.mail if mail is None else mail, min(now_ms, _ended_ms(state, skew_ms)), ends)
+    if max_attempts and taken_back:
+        first = taken_back[0]
+        if first.due_ms <= now_ms and first.attempts < max_attempts:
+            taken_back = (_given_in(fence, first), *taken_back[1:])
     return replace(
         state,
         owner=owner,
-        fence=max(state.fence + 1, now_ms * 1_000),
+        fence=fence,
         expires_ms=now_ms + ttl_ms,
         since_ms=now_ms,
-        mail=_taken_back(mail, min(now_ms, _ended_ms(state, skew_ms)), ends),
+        mail=taken_back,
         tenure_end=None,
         block=ends[0],
         pauses_ms=ends[1],
@@ -457,13 +466,13 @@ def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
     chosen = frozenset(ids)
     if not chosen:
         return state
-    mail = [
-        replace(message, attempts=message.attempts + 1, delivered_fence=state.fence)
-        if message.id in chosen
-        else message
-        for message in state.mail
-    ]
+    mail = [_given_in(state.fence, message) if message.id in chosen else message for message in state.mail]
     return replace(state, mail=tuple(mail))
+
+
+def _given_in(fence: int, message: Stored) -> Stored:
+    """Return a message as it is once a tenure is given it, the delivery counted (M6)."""
+    return replace(message, attempts=message.attempts + 1, delivered_fence=fence)
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
@@ -475,11 +484,12 @@ def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
 
 def _granted(state: KeyState, now_ms: int) -> Granted:
     assert state.owner is not None  # noqa: S101 - callers have just granted or compared it
+    messages = given(state)
     return Granted(
         owner=state.owner,
         fence=state.fence,
-        given=given(state),
-        waiting=len(due(state, now_ms)),
+        given=messages,
+        waiting=len(due(state, now_ms)) if len(messages) < len(state.mail) else 0,
         expires_ms=state.expires_ms,
         stop=state.stop,
     )
@@ -766,13 +776,16 @@ def _own(
     """
     running = _running(state)
     known = None if as_ticket else policy  # a caller that only sends need not know how failures pause
-    new = _grant(state, owner, now_ms, ttl_ms, skew_ms, origin=origin, policy=known, mail=mail)
+    most = 0 if as_ticket or running else policy.max_attempts  # those whose run died may have to be buried first
+    new = _grant(state, owner, now_ms, ttl_ms, skew_ms, origin=origin, policy=known, mail=mail, max_attempts=most)
     if as_ticket:
         return new, _granted(new, now_ms)
     if running:
         new = _bury_spent(new, running, now_ms, policy.max_attempts)
-    new = _deliver(new, now_ms, policy.max_attempts)
     granted = _granted(new, now_ms)
+    if not granted.given:
+        new = _deliver(new, now_ms, policy.max_attempts)
+        granted = _granted(new, now_ms)
     if granted.given:
         return new, granted
     # There is nothing to run: all due messages were out of attempts, or the caller's own message is not due.

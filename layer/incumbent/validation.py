@@ -346,6 +346,7 @@ _PAIR = "[\ud800-\udbff][\udc00-\udfff]"  # two characters that JSON reads back 
 
 
 _PLAIN: frozenset[type] = frozenset({str, dict, list, int, bool, float, type(None)})  # the types that JSON is read as
+_LEAVES = frozenset({str, bool, float, type(None)})  # of them, those in which nothing is wrong unless it is escaped
 
 
 def _kind_of(value: object) -> type:
@@ -361,6 +362,8 @@ def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  
     plain = True
     level: list[Any] = [event]
     for depth in range(MAX_DEPTH + 1):
+        if not escaped and _LEAVES.issuperset(map(type, level)):
+            break
         below: list[Any] = []
         for value in level:
             kind = type(value)

@@ -48,15 +48,15 @@ MUTANTS = (
     Mutant(
         "fence not bumped by a grant (R7)",
         RULES_PY,
-        "fence=max(state.fence + 1, now_ms * 1_000),",
-        "fence=max(state.fence, now_ms * 1_000),",
+        "fence = max(state.fence + 1, now_ms * 1_000)",
+        "fence = max(state.fence, now_ms * 1_000)",
         (MEMORY, RULES),
     ),
     Mutant(
         "fence behind the clock (R7)",
         RULES_PY,
-        "fence=max(state.fence + 1, now_ms * 1_000),",
-        "fence=state.fence + 1,",
+        "fence = max(state.fence + 1, now_ms * 1_000)",
+        "fence = state.fence + 1",
         (MEMORY, RULES),
     ),
     Mutant(
@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "a delivery is not counted (M6)",
         RULES_PY,
-        "replace(message, attempts=message.attempts + 1, delivered_fence=state.fence)",
-        "replace(message, delivered_fence=state.fence)",
+        "replace(message, attempts=message.attempts + 1, delivered_fence=fence)",
+        "replace(message, delivered_fence=fence)",
         (MEMORY,),
     ),
     Mutant(

@@ -80,14 +80,14 @@ def steps(call: Callable[[], object]) -> int:
 
 
 def test_claim_and_settle_make_few_records() -> None:
-    """A state for the grant, the delivery and the end; one record each for what they keep and answer."""
+    """A state for the grant with the delivery, and one for the end; one record each for what they keep and answer."""
     provider = MemoryProvider()
     run(provider, "first", "first")
     assert records(lambda: run(provider, "run", "m")) == {
         "Message.init": 2,  # the caller's, and the one that it is given
         "Stored.init": 1,
         "Stored.replace": 1,
-        "KeyState.replace": 3,
+        "KeyState.replace": 2,
         "Granted.init": 1,
         "Claimed.init": 1,
         "Ended.init": 1,
@@ -111,7 +111,7 @@ def test_claim_and_settle_call_few_functions() -> None:
 
     with profiled(note):
         run(provider, "run", "m")
-    assert sum(calls.values()) <= 105, (sum(calls.values()), calls)
+    assert sum(calls.values()) <= 97, (sum(calls.values()), calls)
     assert calls["check_text"] == 6  # key and owner of each call, the message's id, and the id that is settled
 
 
