@@ -7,6 +7,7 @@ from incumbent import observe, results
 from incumbent.calls import Call
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, IncumbentError, LeaseKeyMissing
+from incumbent.frozen import maker
 from incumbent.keyspaces import full_key, is_in_keyspace, without_keyspace
 from incumbent.options import CheckedOptions, Selector
 from incumbent.owners import random_name
@@ -17,6 +18,9 @@ from incumbent.values import Message, Origin
 from incumbent.wakers import Wake
 
 _MAX_NUMBER = 10**256  # a larger number is refused as key and as id
+_make_call = maker(Call)
+_make_message = maker(Message)
+_make_origin = maker(Origin)
 _JSON = (dict, list, str, int, float, bool, type(None))
 
 
@@ -49,11 +53,11 @@ class EventReader:
         stored = stored_form(event, source) if options.store is stored_form else options.store(event)
         if type(stored) is not dict and results.unfinished(stored):
             results.refuse_unfinished(stored, f"{options.name}: store")
-        return Call(
+        return _make_call(
             full_key=full,
             key=key,
             said={"key": given, "message_id": message_id},
-            message=Message(id=self._stored_id(message_id, key), event=stored),
+            message=_make_message(id=self._stored_id(message_id, key), event=stored),
             event=own_event,
             origin=_origin(context, request_id, keyspace, target),
             ends=self._ends(context),
@@ -191,7 +195,7 @@ class EventReader:
 
 def _origin(context: Any, request_id: str, keyspace: str, target: str | None) -> Origin:
     """Return the caller, with the function to wake: the chosen one, or this one as invoked, alias included."""
-    return Origin(
+    return _make_origin(
         keyspace=keyspace,
         target=target or getattr(context, "invoked_function_arn", None),
         request_id=request_id,

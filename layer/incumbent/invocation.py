@@ -24,7 +24,7 @@ from incumbent.calls import Call, Completed, Outcome, Postponed, Stopped, Work
 from incumbent.clock import Moment, deadline
 from incumbent.ending import Ending
 from incumbent.errors import IncumbentError, LeaseUnavailable, MailboxFull, MessageTooLarge, RetryLater
-from incumbent.frozen import replace
+from incumbent.frozen import maker, replace
 from incumbent.later import ask_again, ask_for_wake
 from incumbent.lease import _CURRENT
 from incumbent.observe import LOG, guarded
@@ -36,6 +36,8 @@ from incumbent.validation import to_json
 from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Message, Routed
 
 MAX_REASON_BYTES = 1_024
+
+_make_completed = maker(Completed)
 
 
 class _Run:
@@ -359,7 +361,7 @@ class Invocation:
                 own.end(answer=Postponed(reason="deferred"))
             case "handled":
                 if has_own:
-                    own.end(answer=Completed(result=run.result))
+                    own.end(answer=_make_completed(result=run.result))
                 if self._setup.on_result is not None:
                     self._pass_on(run, self._setup.on_result)
             case "stopped" | "deferred":

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal, TypeAlias
 
-from incumbent.frozen import dataclass, replace
+from incumbent.frozen import changer, dataclass, maker, replace
 from incumbent.traces import KINDS, REMEMBERED, Ended, Outcome, Traces
 from incumbent.values import FOREVER_MS, Debounce, Failure, MessageState, Origin, Orphan, Policy
 
@@ -159,6 +159,17 @@ class Nothing:
     """No message may run now; a free key can be granted from ``due_ms`` on, if something waits."""
 
     due_ms: int | None = None
+
+
+# --- what makes them, for each run
+
+
+_make_ended = maker(Ended)
+_make_freed = maker(Freed)
+_make_granted = maker(Granted)
+_make_tenure_end = maker(TenureEnd)
+_change_state = changer(KeyState)
+_change_stored = changer(Stored)
 
 
 Full = Literal["full"]
@@ -298,7 +309,7 @@ def _grant(
         first = taken_back[0]
         if first.due_ms <= now_ms and first.attempts < max_attempts:
             taken_back = (_given_in(fence, first), *taken_back[1:])
-    return replace(
+    return _change_state(
         state,
         owner=owner,
         fence=fence,
@@ -328,7 +339,7 @@ def _free(
     ``ends`` are those of the last run's policy; ``mail`` and ``ended`` are what its outcome has left.
     """
     block, pauses_ms = ends or (state.block, state.pauses_ms)
-    return replace(
+    return _change_state(
         state,
         owner=None,
         expires_ms=now_ms,
@@ -438,7 +449,7 @@ def dead_lettered(before: KeyState, after: KeyState) -> tuple[Dead, ...]:
 
 def _trace(state: KeyState, message: Stored, outcome: Outcome, now_ms: int, result: str | None = None) -> Ended:
     by, fence = message.claimed_by, state.fence
-    return Ended(id=message.id, outcome=outcome, claimed_by=by, fence=fence, at_ms=now_ms, result=result)
+    return _make_ended(id=message.id, outcome=outcome, claimed_by=by, fence=fence, at_ms=now_ms, result=result)
 
 
 def _change(state: KeyState, ids: Iterable[str], change: Callable[[Stored], Stored]) -> KeyState:
@@ -472,7 +483,7 @@ def _give(state: KeyState, ids: Iterable[str]) -> KeyState:
 
 def _given_in(fence: int, message: Stored) -> Stored:
     """Return a message as it is once a tenure is given it, the delivery counted (M6)."""
-    return replace(message, attempts=message.attempts + 1, delivered_fence=fence)
+    return _change_stored(message, attempts=message.attempts + 1, delivered_fence=fence)
 
 
 def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
@@ -485,7 +496,7 @@ def _forget(state: KeyState, now_ms: int, window_ms: int) -> KeyState:
 def _granted(state: KeyState, now_ms: int) -> Granted:
     assert state.owner is not None  # noqa: S101 - callers have just granted or compared it
     messages = given(state)
-    return Granted(
+    return _make_granted(
         owner=state.owner,
         fence=state.fence,
         given=messages,
@@ -851,7 +862,7 @@ def settle(  # noqa: C901, PLR0912 - one branch for each outcome
             died.append(message)
         else:
             kept.append(message)
-    settled, mark = TenureEnd(how="settled", owner=owner, successor=None, fence=state.fence), state.stop
+    settled, mark = _make_tenure_end(how="settled", owner=owner, successor=None, fence=state.fence), state.stop
     ends = _ends(policy)
     mail = _taken_back(kept, now_ms, ends)
     ended = Traces.of(state.ended).plus(traces).forgotten(now_ms, policy.window_ms)
@@ -872,7 +883,7 @@ def settle(  # noqa: C901, PLR0912 - one branch for each outcome
 
 
 def _freed(state: KeyState, now_ms: int, stop: str | None = None) -> tuple[KeyState, Freed]:
-    return state, Freed(remaining=len(state.mail), due_ms=next_due_ms(state, now_ms), stop=stop)
+    return state, _make_freed(remaining=len(state.mail), due_ms=next_due_ms(state, now_ms), stop=stop)
 
 
 def _remove(state: KeyState, message: Stored, outcome: Outcome, now_ms: int) -> KeyState:

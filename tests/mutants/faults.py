@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "a delivery is not counted (M6)",
         RULES_PY,
-        "replace(message, attempts=message.attempts + 1, delivered_fence=fence)",
-        "replace(message, delivered_fence=fence)",
+        "(message, attempts=message.attempts + 1, delivered_fence=fence)",
+        "(message, delivered_fence=fence)",
         (MEMORY,),
     ),
     Mutant(

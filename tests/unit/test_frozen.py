@@ -4,11 +4,14 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 import pytest
 
-from incumbent.frozen import dataclass, field, replace
+from incumbent.frozen import changer, dataclass, field, maker, replace
 
 T = TypeVar("T")
 
@@ -146,3 +149,45 @@ def test_positional_fields_match_by_place() -> None:
     match Counter(3):
         case Counter(count):
             assert count == 3
+
+
+def test_maker_does_what_a_call_of_the_class_does() -> None:
+    """Also at the first call: defaults, factories, checks, and the error of an argument that is missing."""
+    make, make_note = maker(Parcel), maker(Note)
+    for weight in (1, 2):
+        assert make(name="a", weight=weight) == Parcel(name="a", weight=weight)
+        with pytest.raises(ValueError, match="weight"):
+            make(name="a", weight=-1)
+    assert make(name="a").stops is not make(name="a").stops
+    with pytest.raises(TypeError, match=r"make_Parcel\(\) missing 1 required keyword-only argument: 'name'"):
+        make()  # type: ignore[call-arg]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make(name="a").name = "b"  # type: ignore[misc]
+    assert type(make_note(name="a", stamp="s")) is Note
+    assert maker(Nothing)() == Nothing()
+    assert maker(Counter)(3) == Counter(3)
+
+
+def test_changer_does_what_replace_does() -> None:
+    """Also at the first call, and the check is made anew."""
+    change = changer(Parcel)
+    parcel = Parcel(name="a", stops=["x"])
+    for weight in (1, 2):
+        assert change(parcel, weight=weight) == replace(parcel, weight=weight)
+        with pytest.raises(ValueError, match="weight"):
+            change(parcel, weight=-1)
+    assert change(parcel, name="b").stops is parcel.stops
+
+
+def test_threads_may_share_a_maker_at_its_first_call() -> None:
+    """One that calls it while another compiles it gets its value."""
+    for _ in range(20):
+        make, start = maker(Parcel), threading.Barrier(4)
+
+        def first(make: Callable[..., Parcel] = make, start: threading.Barrier = start) -> Parcel:
+            start.wait()
+            return make(name="a")
+
+        with ThreadPoolExecutor(4) as threads:
+            made = [threads.submit(first) for _ in range(4)]
+            assert [each.result() for each in made] == [Parcel(name="a")] * 4

@@ -16,7 +16,7 @@ from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
 from tests.unit.stage import Context, context, profiled
 
-MAX_CALLS = 118
+MAX_CALLS = 116
 """Python functions of the package that are called in one run. There were 230 before they were counted."""
 MAX_LOOKS_AT_THE_CLOCK = 8
 """As the invocation begins and to know when it ends; before, in and after the run; and before it is settled."""

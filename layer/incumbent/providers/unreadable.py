@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from incumbent.errors import LeaseLost
-from incumbent.frozen import dataclass, replace
+from incumbent.frozen import dataclass, maker, replace
 from incumbent.validation import UnreadableBody, from_json, raw_text
 from incumbent.values import Claim, Claimed, Continued, Duplicate, Failure, Idle, Message, Released, Routed
+
+_make_message = maker(Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def message_of(
         except UnreadableBody as cause:
             event, why = raw_text(body), str(cause)
         else:
-            return Message(
+            return _make_message(
                 id=message_id,
                 event=event,
                 attempt=attempt,

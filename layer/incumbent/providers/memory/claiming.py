@@ -7,6 +7,7 @@ from itertools import chain, count
 from incumbent import rules
 from incumbent.clock import deadline
 from incumbent.contract import DEFAULT_POLICY
+from incumbent.frozen import maker
 from incumbent.providers.memory.settling import MemorySettles
 from incumbent.providers.memory.steps import after, message_of
 from incumbent.providers.shared import (
@@ -26,6 +27,9 @@ from incumbent.values import (
     Policy,
     Routed,
 )
+
+_make_claimed = maker(Claimed)
+_make_stored = maker(rules.Stored)
 
 
 class MemoryClaims(MemorySettles):
@@ -55,7 +59,7 @@ class MemoryClaims(MemorySettles):
         def step(state: rules.KeyState, now: int) -> tuple[rules.KeyState, object]:
             stored = None
             if message is not None and body is not None:
-                stored = rules.Stored(
+                stored = _make_stored(
                     id=message.id,
                     body=body,
                     claimed_by=owner,
@@ -96,7 +100,7 @@ class MemoryClaims(MemorySettles):
         sent, answer, dead_lettered = self._burying_step(key, step)
         match answer:
             case rules.Granted():
-                return Claimed(
+                return _make_claimed(
                     owner=owner,
                     fence=answer.fence,
                     messages=tuple(map(message_of, answer.given)),

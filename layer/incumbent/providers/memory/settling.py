@@ -7,6 +7,7 @@ from typing import Any
 from incumbent import rules
 from incumbent.clock import Moment, deadline
 from incumbent.contract import DEFAULT_POLICY
+from incumbent.frozen import maker
 from incumbent.providers.memory.steps import MemorySteps, after, message_of
 from incumbent.providers.shared import (
     check_reason,
@@ -20,6 +21,8 @@ from incumbent.values import (
     Policy,
     Released,
 )
+
+_make_released = maker(Released)
 
 
 class MemorySettles(MemorySteps):
@@ -144,7 +147,7 @@ class MemorySettles(MemorySteps):
                     dead_lettered=dead_lettered,
                 )
             case rules.Freed():
-                return Released(
+                return _make_released(
                     remaining=answer.remaining,
                     due_in_ms=after(sent, answer.due_ms),
                     stop=answer.stop,
