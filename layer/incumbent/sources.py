@@ -270,10 +270,8 @@ def _is_appsync(event: object) -> bool:
 
 
 def _is_authorizer(event: Mapping[str, Any]) -> bool:
-    """Return whether the event is for an authorizer of API Gateway (REST, HTTP and WebSocket APIs) or of AppSync."""
-    return "authorizationToken" in event or (
-        event.get("type") == "REQUEST" and ("methodArn" in event or "routeArn" in event)
-    )
+    """Return whether an event with an authorizer's fields is for one, of API Gateway or of AppSync."""
+    return "authorizationToken" in event or event.get("type") == "REQUEST"
 
 
 def _is_of_a_provider_framework(event: Mapping[str, Any]) -> bool:

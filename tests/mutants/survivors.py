@@ -27,7 +27,6 @@ FOR_TYPES = (
         ("*/dynamodb/claiming.py", line, 'self.message_id or ""')
         for line in ("own = {(self", "record.may_know(self", "id=self.message_id", "put_body(self.call, self")
     ),
-    ("*/dynamodb/control.py", "return quick.stop(fence", "fence or 0"),
     ("*/quick.py", 'values[":ticket"]', 'ticket or ""'),
     ("rules.py", "over = TenureEnd(", 'state.owner or ""'),
     ("rules.py", "end.successor == successor", 'end.successor or ""'),

@@ -125,6 +125,29 @@ def test_familiar_field_with_another_value_is_plain(event: Any) -> None:
     assert stored_form(event) is event
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "TOKEN", "authorizationToken": "t", "methodArn": "arn"},
+        {"authorizationToken": "t", "requestContext": {"apiId": "a"}},  # AppSync's
+        {"type": "REQUEST", "methodArn": "arn", "headers": {}},  # of a REST or WebSocket API
+        {"type": "REQUEST", "routeArn": "arn", "headers": {}},  # of an HTTP API
+    ],
+    ids=repr,
+)
+def test_authorizer_is_waited_for_by_its_gateway(event: Any) -> None:
+    """Its answer is a decision, which only the function can make."""
+    source = source_of(event)
+    assert (source.kind, source.name, source.message_id) == ("caller", "an authorizer's gateway", None)
+    assert source.synchronous
+
+
+@pytest.mark.parametrize("event", [{"methodArn": "arn"}, {"routeArn": "arn", "type": "T"}, {"type": "REQUEST"}])
+def test_some_of_an_authorizers_fields_are_plain(event: Any) -> None:
+    """An application's own names may be a gateway's."""
+    assert source_of(event).kind == "plain"
+
+
 @pytest.mark.parametrize("value", [None, "", 7, {"a": 1}])
 def test_id_that_is_no_text_is_none(value: Any) -> None:
     """Then the request's own id is taken."""

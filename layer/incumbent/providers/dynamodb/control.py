@@ -91,9 +91,6 @@ def _stop(steps: Steps, call: TableCall, fence: int | None, reason: str) -> int 
     """
     meant: list[int] = []
 
-    def quickly(now_ms: int) -> tuple[Request, Marked]:
-        return quick.stop(fence or 0, reason, now_ms=now_ms, skew_ms=steps.skew_ms), fence or 0
-
     def rule(state: KeyState, when: When) -> tuple[KeyState, Marked]:
         marked, live = rules.stop(state, when.now_ms, fence, reason, steps.skew_ms)
         if live is None:
@@ -103,7 +100,13 @@ def _stop(steps: Steps, call: TableCall, fence: int | None, reason: str) -> int 
         meant.append(live)
         return marked, live
 
-    shown: Answer[Marked] = steps.table.read(call) if fence is None else steps.table.update(call, quickly)
+    shown: Answer[Marked]
+    if fence is None:
+        shown = steps.table.read(call)
+    else:
+        shown = steps.table.update(
+            call, lambda now_ms: (quick.stop(fence, reason, now_ms=now_ms, skew_ms=steps.skew_ms), fence)
+        )
     step = steps.step(call, shown, rule, beside=True)
     if step.said == "unknown":
         raise stop_in_doubt(call.key)
