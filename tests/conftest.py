@@ -39,7 +39,8 @@ def why_no_chromium() -> str | None:
 
 
 def pytest_configure() -> None:
-    """Refuse to run without a server where it was said that it must be there."""
+    """Refuse to run without a server where it was said that it must be there; collect no garbage until all is found."""
+    gc.disable()  # what is imported and collected stays
     for name, reason in (("dynalite", why_no_dynalite()), ("Redis", why_no_redis()), ("Chromium", why_no_chromium())):
         variable = f"INCUMBENT_REQUIRE_{name.upper()}"
         if reason is not None and os.environ.get(variable) == "1":
@@ -63,9 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the tests themselves out of each later collection of garbage."""
+    """Keep the tests themselves out of each later collection of garbage, and let there be fewer."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -133,12 +133,14 @@ class Meddled:
     """A provider with something put in between: before a call of a name is passed on, or instead of its answer.
 
     ``before["settle"]`` is called first and may raise; ``after["settle"]`` gets the answer, and what it returns or
-    raises is the answer. ``calls`` are the names, in order. It has exactly the methods of what it stands before.
+    raises is the answer. ``calls`` are the names, in order, and ``named`` the keyword arguments of each. It has exactly
+    the methods of what it stands before.
     """
 
     def __init__(self, provider: Any, names: Sequence[str] | None = None) -> None:
         """Stand before ``provider``; with ``names`` only those of its methods are there."""
         self.calls: list[str] = []
+        self.named: list[dict[str, Any]] = []
         self.before: dict[str, Callable[[], object]] = {}
         self.after: dict[str, Callable[[Any], Any]] = {}
         self._provider = provider
@@ -152,6 +154,7 @@ class Meddled:
 
         def passed_on(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
+            self.named.append(kwargs)
             if name in self.before:
                 self.before[name]()
             answer = method(*args, **kwargs)

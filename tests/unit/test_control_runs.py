@@ -31,7 +31,7 @@ from incumbent import (
 )
 from incumbent.async_handlers import synchronous
 from incumbent.calls import Completed, Outcome, Postponed, Stopped
-from incumbent.clock import SYSTEM_CLOCK
+from incumbent.clock import SYSTEM_CLOCK, deadline
 from incumbent.powertools import PowertoolsMetrics, measured
 from incumbent.providers.memory import MemoryProvider
 from incumbent.runner import Runner
@@ -486,6 +486,27 @@ def test_a_run_costs_two_requests_still(line: Line) -> None:
     line.settings = Settings(min_gap_ms=10_000, policy=KEPT, when_busy="interrupt")
     line.serve(line.call("m1"), lambda *_: "done")
     assert line.store.calls == ["claim", "settle"]
+
+
+def test_requests_of_a_run_say_whose_they_are_and_until_when_an_answer_counts(line: Line) -> None:
+    """R8, R12: the tenure's fence, and the lease's end, after which no try begins; a settle may come later."""
+    fences: list[int | None] = []
+
+    def during(_: Message, lease: Lease) -> None:
+        fences.append(lease.fence)
+        line.clock.advance(1_000)
+        lease.renew()
+        line.clock.advance(1_000)
+        lease.take()
+
+    line.during["m1"] = during
+    begun = line.clock.now()
+    line.come("m1")
+    named = dict(zip(line.store.calls, line.store.named, strict=True))
+    assert [named[name]["fence"] for name in ("beat", "take", "settle")] == fences * 3
+    assert [named[name]["give_up_at"] for name in ("beat", "take")] == [
+        deadline(begun.plus(after_ms), TTL_MS) for after_ms in (0, 1_000)
+    ]
 
 
 # --- M16: stop
