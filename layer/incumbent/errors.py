@@ -174,6 +174,8 @@ class RetryLater(IncumbentError):
     key runs meanwhile, and new ones are stored. ``"message"``, the default, lets other messages run.
     """
 
+    scope: Literal["message", "key"] = "message"  # of a subclass that sets none
+
     def __init__(
         self,
         after_ms: int,

@@ -393,7 +393,7 @@ class Invocation:
         if settings.min_gap_ms:
             rest_ms = settings.min_gap_ms - run.began.until(self._setup.clock.now())
             holds.append((rest_ms, f"two runs begin at least {settings.min_gap_ms:,} ms apart (min_gap_ms)"))
-        if isinstance(error, RetryLater) and getattr(error, "scope", "message") == "key":
+        if isinstance(error, RetryLater) and error.scope == "key":
             holds.append((_failure("", error).after_ms or 0, describe(error)))
         hold_ms, reason = max(holds, default=(0, ""))
         return (hold_ms, _cut(reason)) if hold_ms > 0 else (0, None)

@@ -19,7 +19,7 @@ from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.conformance import ArchiveConformance, ControlConformance, MailboxConformance
-from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, Walking
+from incumbent.testing.conformance.walks import ARCHIVE_STEPS, CONTROL_STEPS, MAILBOX_STEPS, WALKS, Walking
 from incumbent.testing.contract_calls import CALLS, ContractCall, ask, bare
 from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynalite
 from tests.budgets import SOAKING, budget
@@ -103,6 +103,23 @@ class _OnDynamoDB(MailboxConformance, ArchiveConformance, ControlConformance):
         """All clients share the test's clock."""
         self.clock.advance(ms)
 
+    # Fewer walks than the suite has: each takes hundreds of requests, and the table of `test_table.py` goes them all.
+
+    @pytest.mark.parametrize("number", range(budget(3, soak=WALKS)))
+    def test_every_answer_of_a_walk_is_the_references(self, provider: Any, key: str, number: int) -> None:
+        """R1 to R7, M1 to M9: calls in any order, in time and late, and what is stored after each."""
+        self.follow(provider, key, number, MAILBOX_STEPS)
+
+    @pytest.mark.parametrize("number", range(budget(3, soak=WALKS)))
+    def test_every_answer_about_dead_letters_is_the_references(self, provider: Any, key: str, number: int) -> None:
+        """M5, M6: messages that die, come back and are looked for, in any order."""
+        self.follow(provider, key, number, ARCHIVE_STEPS)
+
+    @pytest.mark.parametrize("number", range(budget(6, soak=2 * WALKS)))
+    def test_every_answer_of_a_controlled_walk_is_the_references(self, provider: Any, key: str, number: int) -> None:
+        """M14 to M21 among the other rules: calls in any order, in time and late."""
+        self.follow(provider, key, number, CONTROL_STEPS)
+
 
 class Several:
     """Several providers of one store, each call by any of them: none knows what the others have seen."""
@@ -119,7 +136,7 @@ class TestSeveral(Walking):
     """Providers keep nothing between calls, so it does not matter which is called."""
 
     @pytest.mark.parametrize("server", SERVERS)
-    @pytest.mark.parametrize("number", range(1_000, 1_000 + budget(6, soak=60)))
+    @pytest.mark.parametrize("number", range(1_000, 1_000 + budget(3, soak=60)))
     def test_every_answer_of_several_providers_is_the_references(
         self, server: str, number: int, request: pytest.FixtureRequest
     ) -> None:

@@ -141,7 +141,7 @@ def explain(seeds: range, lanes: Sequence[Lane], *, faults: float, several: bool
     assert answered >= asked * (0.8 if faults else 1)
 
 
-@pytest.mark.parametrize("chunk", range(5))
+@pytest.mark.parametrize("chunk", range(budget(3, soak=10)))
 def test_reference_is_linearizable(chunk: int) -> None:
     """What executes the rules under a lock answers as the rules say: else the checker or its specification is wrong."""
     for seed in range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE):
@@ -149,7 +149,7 @@ def test_reference_is_linearizable(chunk: int) -> None:
         explain(range(seed, seed + 1), [MemoryLane(shared=provider)] * CLIENTS, faults=0.0, several=False)
 
 
-@pytest.mark.parametrize("chunk", range(budget(10, soak=50)))
+@pytest.mark.parametrize("chunk", range(budget(5, soak=50)))
 @pytest.mark.parametrize("faults", [0.0, 0.25], ids=["undisturbed", "disturbed"])
 def test_valkey_is_linearizable(valkey_lanes: list[Lane], chunk: int, faults: float) -> None:
     """R1, R8, M1 to M5: whatever is lost, cut, duplicated or late."""
@@ -164,7 +164,7 @@ def test_dynamodb_is_linearizable_on_moto(moto_lanes: list[Lane], chunk: int) ->
 
 if why_no_dynalite() is None:
 
-    @pytest.mark.parametrize("chunk", range(budget(4, soak=10)))
+    @pytest.mark.parametrize("chunk", range(budget(2, soak=10)))
     def test_dynamodb_is_linearizable_on_dynalite(dynalite_lanes: list[Lane], chunk: int) -> None:
         """R1, R8, M1 to M5: also where a refusal does not say what it has found."""
         explain(range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE), dynalite_lanes, faults=0.2, several=True)

@@ -313,8 +313,8 @@ class Silent:
 
 def silent(kind: type) -> Any:
     """A provider that must send nothing."""
-    if kind is MemoryProvider:
-        return MemoryProvider()
+    if kind in (MemoryProvider, NoopLeaseProvider):
+        return kind()
     provider: Any
     if kind is RedisProvider:
         provider = RedisProvider(url="redis://localhost")
@@ -325,9 +325,15 @@ def silent(kind: type) -> Any:
     return provider
 
 
-@pytest.mark.parametrize("kind", [MemoryProvider, RedisProvider, DynamoDBProvider])
 @pytest.mark.parametrize(
-    ("name", "argument"), [(name, each) for name, given in RIGHT.items() for each in given if each in WRONG]
+    ("kind", "name", "argument"),
+    [
+        (kind, name, argument)
+        for kind in (MemoryProvider, RedisProvider, DynamoDBProvider, NoopLeaseProvider)
+        for name, given in RIGHT.items()
+        for argument in given
+        if argument in WRONG and hasattr(kind, name)
+    ],
 )
 def test_argument_that_is_wrong_is_refused_before_any_request(kind: type, name: str, argument: str) -> None:
     """R10: by every method, also by those whose answer is read later."""

@@ -443,6 +443,28 @@ def test_pause_of_one_message_lets_others_run(line: Line) -> None:
     assert line.order == ["m1", "m2"]
 
 
+class Own(RetryLater):
+    """A subclass that calls no base class."""
+
+    def __init__(self) -> None:
+        """Set nothing."""
+
+
+class Named(Exception):
+    """An error of the program's own, with an attribute of that name."""
+
+    scope = "key"
+
+
+@pytest.mark.parametrize("error", [Own, Named])
+def test_other_error_holds_no_key(line: Line, error: type[Exception]) -> None:
+    """M15: only a RetryLater that names the key."""
+    line.during["m1"] = raising(error())
+    line.leave("m1")
+    line.come("m2")
+    assert line.store.show(KEY).held_until_ms is None
+
+
 def test_scope_of_a_pause_is_checked() -> None:
     """A word that nobody knows would hold nothing."""
     with pytest.raises(ConfigurationError, match="scope='all'"):

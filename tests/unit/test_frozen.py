@@ -121,6 +121,13 @@ def test_the_standard_library_takes_them_for_its_own() -> None:
     assert repr(letter) == "Letter(name='a', weight=1, stops=['x'], seen=0, stamp='s')"
 
 
+def test_a_pickle_of_other_fields_is_refused() -> None:
+    """Not taken for a value some of whose fields are missing."""
+    letter = Letter(name="a", stamp="s")
+    with pytest.raises(ValueError, match="zip"):
+        Letter.__setstate__(letter, ["a"])  # type: ignore[attr-defined]
+
+
 def test_a_copy_keeps_the_class() -> None:
     """A copy of a subclass is one of it, whichever was copied first."""
     assert type(replace(Parcel(name="a"), weight=2)) is Parcel
