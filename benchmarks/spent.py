@@ -237,5 +237,6 @@ def sentences(tables: Mapping[str, Table]) -> Iterator[str]:
     yield (
         f"DynamoDB, write units of a key with a full window: {runs}. A run writes the lease item twice, and each begun "
         "kilobyte of it is a unit. The dearer runs find it full of traces, as their fence tells: they read it, and "
-        "write a page of traces before they settle."
+        "write a page of traces before they settle. A claim of which the id has the mark of another is sent twice, and "
+        "reads the pages."
     )

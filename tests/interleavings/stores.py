@@ -7,7 +7,7 @@ from incumbent import rules
 from incumbent.providers.dynamodb import DynamoDBProvider, item, traces
 from incumbent.providers.dynamodb.attributes import Item, elements
 from incumbent.providers.dynamodb.bodies import Reference, body_names
-from incumbent.providers.dynamodb.names import BODY, DEAD, ENDED, LEASE, partition, result_name, short
+from incumbent.providers.dynamodb.names import BODY, DEAD, ENDED, LEASE, partition, result_name
 from incumbent.providers.dynamodb.traces import texts_of
 from incumbent.providers.memory import MemoryProvider
 from incumbent.rules import KeyState
@@ -26,7 +26,7 @@ Requested = Callable[[], None]
 SKEW_MS = 1_000
 PREFIX = "interleaved"
 START_MS = 1_800_000_000_000
-INLINE_TRACES = 1
+INLINE_TRACES = MAX_MARKS = 1
 
 
 def _nothing() -> None:
@@ -146,6 +146,7 @@ class DynamoDBStore:
             table_name="simulated", client=self._client, key_prefix=PREFIX, max_clock_skew_ms=SKEW_MS, clock=self._clock
         )
         made._steps.inline_traces = INLINE_TRACES  # noqa: SLF001 - few, so that operations meet over pages
+        made._steps.max_marks = MAX_MARKS  # noqa: SLF001 - and few, so that they are made anew
         return made
 
     def copy(self) -> "DynamoDBStore":
@@ -208,15 +209,15 @@ def _faults(lease: Item, inline: KeyState, state: KeyState) -> Iterable[str]:
         "known", known, frozenset(each for each in item.known(state.mail, inline.ended) if each[0] != "=")
     )
     yield from differ("tombs", elements(lease, "tombs"), traces.tombs(inline.ended))
-    for kind, past in traces.past_of(lease.get("past", {"S": ""})["S"]).items():
-        for trace in state.ended:
-            wanted = short(trace.claimed_by if kind == "failed" else trace.id)
-            if rules.KINDS[trace.outcome] == kind and trace not in inline.ended and wanted not in past:
-                yield f"past is {past!r} for {kind} and does not show {trace}"
+    shown = item.decode(lease, key=KEY, names=IDS)
+    for trace in state.ended:
+        kind = rules.KINDS[trace.outcome]
+        if trace not in inline.ended and kind not in shown.past_kinds(trace.id, trace.claimed_by):
+            yield f"past and rare do not show {trace}, which is {kind}"
     yield from differ("room", item.inline_bytes(state.mail) <= 2 * item.INLINE_BYTES_A_KEY, True)  # noqa: FBT003
     yield from differ("orphan_shard", "orphan_shard" in lease, bool(state.mail) or state.held_until_ms > 0)
     yield from differ("expires_on", "expires_on" in lease, state.owner is None and not state.mail)
     if not state.mail:
-        yield from differ("head", [name for name in ("head", "head_given") if name in lease], [])
+        yield from differ("head", [name for name in ("head", "given") if name in lease], [])
     elif "head" in lease:
-        yield from differ("head_given", "head_given" in lease, True)  # noqa: FBT003 - a value
+        yield from differ("given", "given" in lease, True)  # noqa: FBT003 - a value

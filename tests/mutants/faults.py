@@ -493,8 +493,8 @@ MUTANTS = (
     Mutant(
         "an id is stored twice (M5)",
         QUICK,
-        '    for name in ("known", "past"):\n',
-        '    for name in ("past",):\n',
+        '    for name in ("known", "rare"):\n',
+        '    for name in ("rare",):\n',
         (TABLE,),
     ),
     Mutant(
@@ -725,15 +725,22 @@ MUTANTS = (
     Mutant(
         "ids are forgotten when their traces move into a page (M5)",
         "providers/dynamodb/traces.py",
-        'found.append((known + "".join(map(short, names)))[-REMEMBERED * SHORT :])',
-        "found.append(known)",
+        "            if char not in buckets[bucket]:\n",
+        "            if char in buckets[bucket]:\n",
         (INTERLEAVINGS,),
     ),
     Mutant(
         "traces are moved into a page that is not written (M5)",
         "providers/dynamodb/steps.py",
-        "        if moved:\n",
-        "        if False:\n",
+        "            self.table.put(call, traces.page_item(call.pk, old, window_ms))\n",
+        "",
+        (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "ids are shown anew from the newest page only (M5)",
+        "providers/dynamodb/steps.py",
+        "                if len(last) >= rules.REMEMBERED:\n",
+        "                if last:\n",
         (INTERLEAVINGS,),
     ),
     Mutant(

@@ -481,7 +481,7 @@ _ALL = (
             ("known", ("M5",), "short_of_time"),
             ("tombs", ("M3",), "copies"),
             ("mail[", ("M3",), "pair"),
-            ("head_given", ("M6",), "orphaned"),
+            ("given", ("M6",), "orphaned"),
             ("not_before", ("M15",), "held"),
         )
     ),

@@ -33,7 +33,7 @@ def stored(*messages: Stored) -> dict[str, Any]:
 def owned(*messages: Stored, stop: str | None = None, **more: Any) -> item.Record:
     """The record of a key with an owner and messages, of which the head was delivered."""
     lease = LEASE if stop is None else {**LEASE, "stop": {"S": stop}}
-    mail: dict[str, Any] = {"mail": stored(*messages), "head_given": 4, "orphan_shard": "x#3"} if messages else {}
+    mail: dict[str, Any] = {"mail": stored(*messages), "given": 4, "orphan_shard": "x#3"} if messages else {}
     known = {"known": item.known(messages, ())} if messages else {}
     return record(lease={"M": lease}, **mail, **known, **more)
 
@@ -86,7 +86,7 @@ def test_first_grant() -> None:
         "SET request_id = 'r'",
         "SET log_stream = 'l'",
         "SET mail = [(id='m1' body='[1]' by='jeCzxH8RLF' promised=True stored=1)]",
-        "SET head_given = 5",
+        "SET given = 5",
         "SET orphan_shard = 'x#3'",
         "SET orphan_since = 5320",
         "REMOVE expires_on",
@@ -109,8 +109,9 @@ def test_grant_of_a_free_key() -> None:
         "SET fence = 5",
         "SET lease = (holder='B' expires=5300 since=5000)",
         "SET mail[1] = (id='m2' body='[2]' by='jeCzxH8RLF' promised=True stored=2)",
-        "SET head_given = 5",
+        "SET given = 5",
         "SET orphan_since = 5320",
+        "REMOVE left",
         "REMOVE expires_on",
         "ADD known {KcG}",
         "ALL_NEW",
@@ -139,7 +140,7 @@ def test_grant_after_an_expired_lease() -> None:
         "SET not_before = '0:6000:why'",
         "SET mail = [(id='m2' body='[2]' by='jeCzxH8RLF' promised=True stored=2)",
         "  (id='m1' body='[1]' by='jeCzxH8RLF' promised=True stored=1 attempts=1 due=6000)]",
-        "SET head_given = 5",
+        "SET given = 5",
         "SET orphan_since = 5320",
         "REMOVE expires_on",
         "ALL_NEW",
@@ -159,12 +160,12 @@ def test_grant_that_buries_the_head() -> None:
         "IF mail[1].id = 'm2'",
         "SET fence = 5",
         "SET lease = (holder='B' expires=5300 since=5000)",
-        "SET head_given = 5",
+        "SET given = 5",
         "SET known = {5CI KcG}",
         "SET orphan_since = 5320",
         "REMOVE mail[0]",
         "REMOVE expires_on",
-        "ADD ended {h5CI-0g1-pXQKMm4rjeCzxH8RLFAAAAAAAAADAAAAAAAy}",
+        "ADD ended {h5CI-0g1-pXQKMm4rjeCzxH8RLFAAAAAAAADAAAAAAy}",
         "ALL_NEW",
     ]
 
@@ -189,12 +190,12 @@ def test_settle_that_goes_on() -> None:
         "SET lease = (holder='B' expires=5300 since=5000)",
         "SET left = 'm:VZrq0IJk1X:335w5QIVRP'",
         "SET left_fence = 5",
-        "SET head_given = 5",
+        "SET given = 5",
         "SET orphan_since = 5320",
         "REMOVE mail[0]",
         "REMOVE expires_on",
         "ADD known {5CI}",
-        "ADD ended {hyg3yyVqhRMHQ_y_zjeCzxH8RLFAAAAAAAAAEAAAAABOI}",
+        "ADD ended {hyg3yyVqhRMHQ_y_zjeCzxH8RLFAAAAAAAAEAAAABOI}",
         "ALL_NEW",
     ]
 
@@ -219,8 +220,8 @@ def test_settle_that_frees_an_empty_key() -> None:
         "REMOVE orphan_shard",
         "REMOVE mail",
         "REMOVE lease",
-        "REMOVE head_given",
-        "ADD ended {hyg3yyVqhRMHQ_y_zjeCzxH8RLFAAAAAAAAAEAAAAABOI}",
+        "REMOVE given",
+        "ADD ended {hyg3yyVqhRMHQ_y_zjeCzxH8RLFAAAAAAAAEAAAABOI}",
         "ALL_NEW",
     ]
 
@@ -264,7 +265,7 @@ def test_settle_that_frees_a_key_with_what_is_due() -> None:
         "SET orphan_since = 5000",
         "REMOVE mail[0]",
         "REMOVE lease",
-        "REMOVE head_given",
+        "REMOVE given",
         "DELETE known {yg3}",
         "ALL_NEW",
     ]
@@ -273,9 +274,12 @@ def test_settle_that_frees_a_key_with_what_is_due() -> None:
 def test_settle_with_a_hold_and_a_page() -> None:
     """M15: it frees the key until then."""
     older = replace(LEFT, id="m9", fence=2)
-    before = owned(ONE, TWO, ended=frozenset(map(traces.trace_text, (older, LEFT))), past="abc")
+    before = owned(
+        ONE, TWO, ended=frozenset(map(traces.trace_text, (older, LEFT))), past=("ab",) + ("c",) * 63, rare="abc"
+    )
     new = {**freed(), "held_until_ms": 9_000, "held_reason": "gap"}
-    assert change(before, flags={**HELD, "moved": before.state.ended}, mail=(TWO,), **new) == [
+    moved = traces.moved_into_page(before.item, before.state.ended)
+    assert change(before, flags={**HELD, "moved": moved}, mail=(TWO,), **new) == [
         "IF v = 1",
         "IF lease.holder = 'A'",
         "IF fence = 4",
@@ -288,14 +292,15 @@ def test_settle_with_a_hold_and_a_page() -> None:
         "IF mail[0].id = 'm1'",
         "SET left = 's:VZrq0IJk1X::5000'",
         "SET not_before = '0:9000:gap'",
-        "SET past = 'abcs695CI'",
+        "SET past[44] = 'cM'",
+        "SET past[57] = 'cP'",
         "SET orphan_shard = 'x#3'",
         "SET orphan_since = 5000",
         "REMOVE mail[0]",
         "REMOVE lease",
-        "REMOVE head_given",
+        "REMOVE given",
         "DELETE known {yg3}",
-        "DELETE ended {h5CI-0g1-pXQKMm4rjeCzxH8RLFAAAAAAAAADAAAAAAAy hs69WD_rwcZGNjWTWjeCzxH8RLFAAAAAAAAACAAAAAAAy}",
+        "DELETE ended {h5CI-0g1-pXQKMm4rjeCzxH8RLFAAAAAAAADAAAAAAy hs69WD_rwcZGNjWTWjeCzxH8RLFAAAAAAAACAAAAAAy}",
         "ALL_NEW",
     ]
 
@@ -386,7 +391,7 @@ def test_message_on_a_free_key() -> None:
         "IF attribute_not_exists(edits)",
         "IF attribute_not_exists(mail[0])",
         "SET mail = [(id='m1' body='[1]' by='jeCzxH8RLF' promised=True stored=1)]",
-        "SET head_given = 0",
+        "SET given = 0",
         "SET head = '0:8000'",
         "SET orphan_shard = 'x#3'",
         "SET orphan_since = 8000",
@@ -404,7 +409,7 @@ def test_message_on_a_free_key() -> None:
         "IF attribute_not_exists(mail[1])",
         "IF mail[0].id = 'm2'",
         "SET mail[1] = (id='m1' body='[1]' by='jeCzxH8RLF' promised=True stored=1 due=8000)",
-        "SET head_given = 0",
+        "SET given = 0",
         "SET head = '0:9000'",
         "ADD edits 1",
         "ADD known {yg3}",
@@ -467,7 +472,7 @@ def test_cancel_of_the_last_message() -> None:
         "REMOVE orphan_shard",
         "REMOVE mail",
         "ADD edits 1",
-        "ADD ended {cyg3yyVqhRMHQ_y_zjeCzxH8RLFAAAAAAAAADAAAAABOI}",
+        "ADD ended {cyg3yyVqhRMHQ_y_zjeCzxH8RLFAAAAAAAADAAAABOI}",
         "ALL_NEW",
     ]
 
@@ -539,7 +544,7 @@ def test_transfer() -> None:
         "SET lease = (holder='B' expires=5300 since=5000)",
         "SET left = 't:VZrq0IJk1X:335w5QIVRP'",
         "SET left_fence = 5",
-        "SET head_given = 0",
+        "SET given = 0",
         "SET head = '1:8000'",
         "SET orphan_since = 5320",
         "REMOVE expires_on",

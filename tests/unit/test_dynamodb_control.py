@@ -158,7 +158,7 @@ def test_golden_record_of_a_controlled_key(telling: Bench) -> None:
     assert telling.b.provider.show("k").held_reason == "a: b"
     telling.a.provider.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], results={"m1": 7}, policy=KEPT)
     at_ms, digest, owner = NOW_MS + 1, names.digest, names.owner_digest
-    assert telling.item()["ended"] == {"SS": [f"h{digest('m1')}{owner('A')}{digits(fence, 10)}{digits(at_ms, 8)}k"]}
+    assert telling.item()["ended"] == {"SS": [f"h{digest('m1')}{owner('A')}{digits(fence, 9)}{digits(at_ms, 7)}k"]}
     sk = f"result#{digest('m1')}#{fence:020d}"
     assert telling.item(sk=sk) == {
         "pk": {"S": telling.pk()},

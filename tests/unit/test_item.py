@@ -45,7 +45,7 @@ def test_item_says_all_of_a_state() -> None:
                 typed(item.fields(TWO, head=False)),
             ]
         },
-        head_given=7,
+        given=7,
         head="2:9",
         not_before="70:80:why: so",
         ended=frozenset({traces.trace_text(LEFT)}),
@@ -114,10 +114,10 @@ def test_names_that_are_not_known_stay_digests() -> None:
 def test_head_of_a_key() -> None:
     """Its delivery stands beside the list; the usual is short."""
     assert item.head_of(item_of()) == (0, 0)
-    assert item.head_of(item_of(head_given=7)) == (1, 0)
-    assert item.head_of(item_of(head_given=7, head="2:9")) == (2, 9)
+    assert item.head_of(item_of(given=7)) == (1, 0)
+    assert item.head_of(item_of(given=7, head="2:9")) == (2, 9)
     assert (item.head_text(1, 0), item.head_text(2, 0), item.head_text(1, 9)) == (None, "2:0", "1:9")
-    (head,) = read(mail={"L": [typed(item.fields(ONE, head=True))]}, head_given=5).mail
+    (head,) = read(mail={"L": [typed(item.fields(ONE, head=True))]}, given=5).mail
     assert head == replace(ONE, attempts=1, due_ms=0, delivered_fence=5)
 
 
@@ -219,7 +219,8 @@ def test_what_short_digests_know() -> None:
         item_of(
             known=frozenset({names.short("m1")}),
             tombs=frozenset({names.short("C1")}),
-            past=f"{names.short('m2')}|{names.short('m3')}|{names.short('C2')}",
+            past=traces.past((), [replace(LEFT, id="m2")]),
+            rare=f"{names.short('m3')}|{names.short('C2')}",
         ),
         key=KEY,
     )
@@ -230,6 +231,30 @@ def test_what_short_digests_know() -> None:
     assert record.past_kinds("C2", "m2") == []
     assert [record.may_have_paged(*each) for each in (("m1", "C1"), ("m3", "C"), ("m", "C2"))] == [False, True, True]
     assert (record.number("fence"), item.decode(item_of(fence=3), key=KEY).number("fence")) == (0, 3)
+
+
+def test_marks_of_handled_ids() -> None:
+    """One character in one of 64 texts, by nothing but the short digest; and none of it for other kinds."""
+    assert [names.mark(each) for each in ("m0", "m2", "m9")] == [(57, "P"), (10, "i"), (44, "M")]
+    assert names.mark(names.digest("m2")) == names.mark("m2")
+    one = traces.past((), [replace(LEFT, id="m2", outcome="stopped"), replace(LEFT, outcome="dead"), LEFT])
+    assert (one[10], one[57], len(one), "".join(one).replace(".", "")) == ("i", "P", 64, "iP")
+    assert traces.past(one, [replace(LEFT, id="m2")]) == one
+    same = next(f"m{n}" for n in range(1, 100_000) if names.mark(f"m{n}")[0] == 57)
+    assert traces.past(one, [replace(LEFT, id=same)])[57] == f"P{names.mark(same)[1]}"
+    chars = {names.mark(f"m{n}")[1] for n in range(5_000)}
+    assert len(chars) == 91
+    assert not chars & {".", '"', "\\", " "}
+
+
+def test_rare_traces_in_pages() -> None:
+    """The last of each kind, the oldest first; nothing if there are none."""
+    died, failed = replace(LEFT, id="m3", outcome="dead"), replace(LEFT, claimed_by="C2", outcome="failed")
+    assert traces.rare(None, [LEFT]) is None
+    assert traces.rare(None, [died, LEFT]) == names.short("m3")
+    assert traces.rare("abc", [failed]) == f"abc|{names.short('C2')}"
+    assert traces.rare("|abc", [died, failed]) == f"{names.short('m3')}|abc{names.short('C2')}"
+    assert traces.rare("abc" * 256, [died]) == "abc" * 255 + names.short("m3")
 
 
 def test_known_names_of_a_key() -> None:
@@ -348,16 +373,16 @@ def test_page_and_result_are_written_and_read() -> None:
 @pytest.mark.parametrize("outcome", ["handled", "dead", "failed", "stopped", "cancelled", "superseded"])
 def test_trace_is_written_and_read(outcome: Any, result: str | None) -> None:
     """Each part is as long as it always is; a result stands elsewhere."""
-    trace = Ended(id="m0", claimed_by="S", at_ms=2**47, outcome=outcome, fence=2**59, result=result)
+    trace = Ended(id="m0", claimed_by="S", at_ms=2**41, outcome=outcome, fence=2**53, result=result)
     written = traces.trace_text(trace)
-    assert len(written) == 1 + 16 + 10 + 10 + 8 + (result is not None)
+    assert len(written) == 1 + 16 + 10 + 9 + 7 + (result is not None)
     found = traces.trace_of(written, names.digests(["m0", "S"]))
     assert found == replace(trace, result=found.result)
     assert (found.result is None, found.result == "") == (result is None, result == "")
     assert isinstance(found.result, traces.ResultElsewhere) is bool(result)
     unclaimed = replace(trace, claimed_by="")
     assert traces.trace_of(traces.trace_text(unclaimed), {}).claimed_by == ""
-    for wrong in (written[:44], f"{traces.trace_text(replace(trace, result=None))}y"):
+    for wrong in (written[:42], f"{traces.trace_text(replace(trace, result=None))}y"):
         with pytest.raises((ValueError, KeyError)):
             traces.trace_of(wrong, {})
 

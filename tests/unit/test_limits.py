@@ -55,10 +55,10 @@ LIMITS: dict[str, dict[str, Any]] = {
         "IDLE_S": 1_296_000,
     },
     "providers.dynamodb.letters": {"_ERROR_BYTES": 4_096},
-    "providers.dynamodb.names": {"SHARDS": 8, "SHORT": 3, "OWNER": 10, "_MAX_SORT_KEY_BYTES": 1_024},
+    "providers.dynamodb.names": {"SHARDS": 8, "SHORT": 3, "BUCKETS": 64, "OWNER": 10, "_MAX_SORT_KEY_BYTES": 1_024},
     "providers.dynamodb.provider": {"_MAX_PREFIX_BYTES": 255, "_MAX_SKEW_MS": 60_000},
     "providers.dynamodb.steps": {"MAX_ROUNDS": 32, "_EXACT_ROUNDS": 4},
-    "providers.dynamodb.traces": {"MAX_INLINE": 10, "_SPARE_S": 3_600},
+    "providers.dynamodb.traces": {"MAX_INLINE": 4, "MAX_MARKS": 272, "_SPARE_S": 3_600},
     "providers.redis.names": {"MAX_PREFIX_BYTES": 256},
 }
 

@@ -21,7 +21,7 @@ from incumbent.providers.dynamodb import item, traces
 from incumbent.providers.dynamodb.attributes import VERSION, Typed, elements, seconds, text, typed
 from incumbent.providers.dynamodb.expression import Update
 from incumbent.providers.dynamodb.item import Record
-from incumbent.rules import Ended, KeyState, Stored
+from incumbent.rules import KeyState, Stored
 
 MAX_PLACES = 24  # an expression holds 4 KB and 300 operators: beyond so many places, the whole list is written
 
@@ -33,7 +33,7 @@ class Change:
     ``held``: the live owner acts, and a renewal meanwhile does not matter. ``closes``: if the key is freed, it is
     because nothing is due. ``beside``: the change happens beside a tenure, whether its lease is live or not.
     ``late``: other writes have come first so often that a ``take`` leaves to the next one what comes meanwhile.
-    ``moved`` are traces that a page holds now. ``resumed`` names the call that ends a hold.
+    ``moved`` tells which traces a page holds now. ``resumed`` names the call that ends a hold.
     """
 
     record: Record
@@ -44,7 +44,7 @@ class Change:
     closes: bool = False
     beside: bool = False
     late: bool = False
-    moved: tuple[Ended, ...] = ()
+    moved: traces.Moved = traces.NONE_MOVED
     resumed: str | None = None
 
     def update(self, now_ms: int) -> Update:
@@ -213,10 +213,17 @@ class Change:
         self._policy(update)
         if new.origin != old.origin:
             self._describe(update)
+        self._tenure_end(update)
+
+    def _tenure_end(self, update: Update) -> None:
+        """Write how a tenure ended; a grant takes out how an earlier one did, which counts for nothing any more."""
+        old, new = self._old, self.new
         if new.tenure_end is not None and new.tenure_end != old.tenure_end:  # else its fence tells that it is over
             update.set(item.left_text(new.tenure_end, new.expires_ms if new.owner is None else None), "left")
             if new.owner is not None:
                 update.set(new.tenure_end.fence, "left_fence")
+        elif self._granted and "left" in self.record.item:
+            update.remove("left")
 
     def _policy(self, update: Update) -> None:
         noted = item.policy_text_of(self.new)
@@ -293,18 +300,29 @@ class Change:
         said: str | None = None
         if head is not None and (head.attempts or head.due_ms or head.delivered_fence):
             given, said = head.delivered_fence, item.head_text(head.attempts, head.due_ms)
-        if given != (self.record.number("head_given") if "head_given" in stored else None):
-            update.give(given, "head_given")
+        if given != (self.record.number("given") if "given" in stored else None):
+            update.give(given, "given")
         if said != text(stored, "head"):
             update.give(said, "head")
 
     def _sets(self, update: Update) -> None:
-        stays = [trace for trace in self.record.inline(self.new.ended) if trace not in self.moved]
+        stays = [trace for trace in self.record.inline(self.new.ended) if trace not in self.moved.traces]
         self._set(update, "known", item.known(self.new.mail, stays))
         self._set(update, "ended", frozenset(map(traces.trace_text, stays)))
         self._set(update, "tombs", traces.tombs(stays))
-        if self.moved:
-            update.set(traces.past(text(self.record.item, "past"), self.moved), "past")
+        if self.moved.traces:
+            self._pages(update)
+
+    def _pages(self, update: Update) -> None:
+        """Write what the item shows of its pages: of ``past`` only the buckets that are new."""
+        before, after = traces.past_of(self.record.item), self.moved.past
+        if not before:
+            update.set(after, "past")
+        for bucket, (old, new) in enumerate(zip(before, after, strict=False)):
+            if old != new:
+                update.set(new, "past", bucket)
+        if self.moved.rare != text(self.record.item, "rare"):
+            update.give(self.moved.rare, "rare")
 
     def _set(self, update: Update, name: str, after: frozenset[str]) -> None:
         """Make a set what it is to be. Elements that others add meanwhile stay, where it only grows or only shrinks.
@@ -350,7 +368,6 @@ class Change:
 
     def _describe(self, update: Update) -> None:
         """Write what the origin says; what it lacks stays as it was."""
-        for name in item.DESCRIBED:
-            value = getattr(self.new.origin, name, None)
-            if value:
+        if self.new.origin is not None:
+            for name, value in item.described(self.new.origin, self.new.owner or "").items():
                 update.set(value, name)

@@ -39,8 +39,9 @@ from incumbent.providers.dynamodb.steps import (
     waiting,
 )
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
+from incumbent.providers.dynamodb.traces import Moved
 from incumbent.providers.shared import mailbox_full
-from incumbent.rules import Ended, KeyState, Stored
+from incumbent.rules import KeyState, Stored
 from incumbent.values import Busy, Claim, Claimed, Debounce, Duplicate, Idle, Origin, Policy, Routed
 
 Said: TypeAlias = "rules.Granted | rules.Accepted | rules.Known | rules.Held | rules.Nothing | rules.Full"
@@ -195,7 +196,7 @@ class Claiming:
         request = quick.append(self.owner, message, shard=shard, most=self.most, origin=self.origin, now_ms=now_ms)
         return request, rules.Accepted(owner=None, stored=0)
 
-    def _write(self, record: Record, new: KeyState, now_ms: int, moved: tuple[Ended, ...]) -> Request:
+    def _write(self, record: Record, new: KeyState, now_ms: int, moved: Moved) -> Request:
         """Write the rules' decision on a record: exactly the grant, a promise, or a message behind an owner."""
         old = record.state
         change = Change(
@@ -266,6 +267,8 @@ class Claiming:
 
     def _sweep_body(self, record: Record) -> None:
         """Delete the large body, unless it is the record's."""
+        if not isinstance(self.body, Reference):
+            return
         own = Stored(id=self.message_id or "", body=self.body, claimed_by="", promised=False, stored_ms=0)
         self.steps.sweep_bodies(self.call, [own], record)
 

@@ -9,6 +9,8 @@ from incumbent.providers.dynamodb.attributes import VERSION, Item, Typed, Value,
 # Of the names in the format, those that expressions may not contain; all others stand in them as they are.
 RESERVED = frozenset({"block", "by", "error", "left", "ref", "stored"})
 
+ANY = "[]"  # in a condition: a place in a list that ``Request.fill`` fills in
+
 # What an applied update answers: the whole item, what it has written, or nothing.
 Returns = Literal["ALL_NEW", "UPDATED_NEW", "NONE"]
 
@@ -24,9 +26,10 @@ class Request:
     written: Mapping[str, str]
     returns: Returns
 
-    def fill(self, values: Mapping[str, Typed]) -> "Request":
-        """Return the request with the values of its slots."""
-        return Request(self.update, self.condition, self.names, {**self.values, **values}, self.written, self.returns)
+    def fill(self, values: Mapping[str, Typed], place: int | None = None) -> "Request":
+        """Return the request with the values of its slots, and with a place in a list where its condition has none."""
+        condition = self.condition if place is None else self.condition.replace(ANY, f"[{place}]")
+        return Request(self.update, condition, self.names, {**self.values, **values}, self.written, self.returns)
 
     def arguments(self, table: str, key: Item) -> dict[str, Any]:
         """Return the arguments of the client's ``update_item``."""

@@ -21,10 +21,10 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
                                  note, what its run noted last, as JSON (M18)
     left left_fence              how a tenure ended on purpose, "<how>:<owner>:<successor>", digests (R8), with ":<at>"
                                  if it freed the key: the last one if the key is free or ``left_fence`` is the fence,
-                                 else an earlier one, which counts for nothing
+                                 else an earlier one, which counts for nothing, and which a grant may remove
     mail                         messages, oldest first: id, body or ref, by, stored,
                                  and, where not false or zero, promised, attempts, due, given, error
-    head_given head              the same of mail[0], whose own count for nothing: they stand beside the list, since a
+    given head              the same of mail[0], whose own count for nothing: they stand beside the list, since a
                                  claim counts the delivery of the head in the update that appends to the list. Both are
                                  absent if it was never delivered and is due; head is "<attempts>:<due>", if not "1:0"
     not_before                   "<quiet_until>:<held_until>:<reason>", zero where not set; absent where neither is, and
@@ -37,14 +37,17 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
                                  "=<digest>" beside one that two of them share; and of the claims in ended whose own
                                  message failed (M3). A message is stored at once only if its id and its claim are not
                                  among them, nor in the following
-    past                         the short digests of traces in pages, the oldest first, the last 256 of each kind:
-                                 handled, behind a "|" dead, behind another the claims of failed ones
+    past                         marks of the ids in pages that were handled, at least of the last 256: 64 texts, and in
+                                 that of its bucket one character for each id, in any order; "." where there is none
+    rare                         short digests of the other traces in pages, the oldest first, the last 256 of each
+                                 kind: dead, and behind a "|" the claims of failed ones
     spent                        dead letters that were put back or purged, and whose items may still stand (R8):
                                  "<letter>", and "<letter>.<call>" by which call
     edits                        counts changes inside the mailbox that do not change the fence
     policy                       for what dies with its run (M6): "b" if a paused message blocks the later ones, and the
                                  pauses, separated by commas, or "d" for the usual ones
-    keyspace target request_id log_stream      the last caller, and the function to wake (M8)
+    keyspace target request_id log_stream      the last caller, and the function to wake (M8); request_id only
+                                 where the owner's name does not begin with it
     orphan_shard orphan_since    the keys of the sparse index: the shard is there while messages are stored or a hold
                                  is, and since is the first moment at which messages can be orphans, but for a hold or
                                  a pause of the key. A renewal touches neither
@@ -62,6 +65,7 @@ from typing import Literal
 
 from incumbent.errors import StoredFormatUnknown
 from incumbent.frozen import dataclass, replace
+from incumbent.owners import request_of
 from incumbent.providers.dynamodb.attributes import (
     VERSION,
     Item,
@@ -77,8 +81,8 @@ from incumbent.providers.dynamodb.attributes import (
     typed,
 )
 from incumbent.providers.dynamodb.bodies import KEPT_S, Reference
-from incumbent.providers.dynamodb.names import Digest, digest, digests, owner_digest, short
-from incumbent.providers.dynamodb.traces import counted, in_order, past_of, trace_of
+from incumbent.providers.dynamodb.names import Digest, digest, digests, mark, owner_digest, short
+from incumbent.providers.dynamodb.traces import counted, in_order, rare_of, trace_of
 from incumbent.rules import Ended, KeyState, Outcome, Stored, TenureEnd, kept_pauses
 from incumbent.values import FOREVER_MS, Origin, Policy
 
@@ -149,9 +153,13 @@ class Record:
     def may_know(self, message_id: str, claim: str) -> bool:
         """Return whether the short digests show an id or a claim, so that a message is not stored at once."""
         one, other = short(message_id), short(claim)
-        past = text(self.item, "past") or ""
+        rare = text(self.item, "rare") or ""
         return (
-            one in elements(self.item, "known") or other in elements(self.item, "tombs") or one in past or other in past
+            one in elements(self.item, "known")
+            or other in elements(self.item, "tombs")
+            or one in rare
+            or other in rare
+            or self._shows(message_id)
         )
 
     def may_have_paged(self, message_id: str, claim: str) -> bool:
@@ -161,8 +169,14 @@ class Record:
     def past_kinds(self, message_id: str, claim: str) -> list[Outcome]:
         """Return of which kinds the pages may hold a trace of an id, or of a claim whose own message failed."""
         one, other = short(message_id), short(claim)
-        past = past_of(text(self.item, "past"))
-        return [kind for kind, known in past.items() if (other if kind == "failed" else one) in known]
+        rare = rare_of(text(self.item, "rare"))
+        kinds = [kind for kind, known in rare.items() if (other if kind == "failed" else one) in known]
+        return ["handled", *kinds] if self._shows(message_id) else kinds
+
+    def _shows(self, message_id: str) -> bool:
+        """Return whether the pages may hold a trace of an id that was handled."""
+        bucket, char = mark(message_id)
+        return "past" in self.item and char in self.item["past"]["L"][bucket]["S"]
 
 
 NO_RECORD = Record(state=KeyState(), item={})
@@ -208,7 +222,7 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
     quiet, held, reason = item["not_before"]["S"].split(":", 2) if "not_before" in item else ("0", "0", "")
     if mail:
         attempts, due_ms = head_of(item)
-        mail[0] = replace(mail[0], attempts=attempts, due_ms=due_ms, delivered_fence=number(item, "head_given"))
+        mail[0] = replace(mail[0], attempts=attempts, due_ms=due_ms, delivered_fence=number(item, "given"))
     lease, fence = item["lease"]["M"] if "lease" in item else {}, number(item, "fence")
     owner = lease["holder"]["S"] if lease else None
     freed_ms = 0 if lease else _freed_ms(item)
@@ -251,9 +265,17 @@ def _left(item: Item, names: Mapping[str, str], fence: int) -> TenureEnd | None:
     )
 
 
+def described(origin: Origin, owner: str) -> dict[str, str]:
+    """Return the attributes of an origin: its request's id only if the owner's name does not begin with it."""
+    found = {name: value for name in DESCRIBED if (value := getattr(origin, name))}
+    if origin.request_id == request_of(owner):
+        found.pop("request_id", None)
+    return found
+
+
 def head_of(item: Item) -> tuple[int, int]:
     """Return how often the head was delivered, and when it is due: the usual is once, and at once."""
-    if "head_given" not in item:
+    if "given" not in item:
         return 0, 0
     attempts, due_ms = item["head"]["S"].split(":") if "head" in item else ("1", "0")
     return int(attempts), int(due_ms)

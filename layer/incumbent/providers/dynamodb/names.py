@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase, digits
 
 LEASE = "lease"
 BODY = "body#"
@@ -13,9 +14,13 @@ RESULT = "result#"
 
 SHARDS = 8
 SHORT = 3  # characters of a short digest
+BUCKETS = 64  # of marks: as many as the first character of a digest has values
+EMPTY = "."  # a bucket without marks: not every store of this kind takes an empty text
 OWNER = 10  # and of an owner's
 
 _MAX_SORT_KEY_BYTES = 1_024
+_SIX_BITS = {char: bits for bits, char in enumerate(f"{ascii_uppercase}{ascii_lowercase}{digits}-_")}
+_MARKS = "".join(each for each in map(chr, range(0x21, 0x7F)) if each not in f'{EMPTY}"\\')  # none that JSON escapes
 
 
 class Digest(str):
@@ -51,6 +56,16 @@ def digests(names: Iterable[str]) -> dict[str, str]:
 def short(name: str) -> str:
     """Return the first 18 bits of a digest: two names with different ones differ, and one pair in 262,144 shares it."""
     return digest(name)[:SHORT]
+
+
+@lru_cache(maxsize=256)
+def mark(name: str) -> tuple[int, str]:
+    """Return the bucket of a name, and one character that stands there for it: one pair of names in 5,800 shares both.
+
+    They depend on nothing but the short digest.
+    """
+    bucket, high, low = map(_SIX_BITS.__getitem__, short(name))
+    return bucket, _MARKS[(high * 64 + low) % len(_MARKS)]
 
 
 def partition(prefix: str, key: str) -> str:

@@ -74,11 +74,11 @@ class DynamoDBProvider(Controls):
     clock to read, so other callers wait that much longer after an expiry (R3).
 
     One request a call (R11, M10), except: two for an acquire by the present owner, a message that is routed, an id
-    that waits on a free key, an id that is known or shares 18 bits with one that is, a duplicate to be promised, a
+    that waits on a free key, an id that is known or has the mark of one that is, a duplicate to be promised, a
     grant of a key whose oldest message was delivered before or pauses, a take of what waits, a release or a transfer
     by a run, and each settle but the quick one: of the only message, which its owner stored itself and with a body in
     the record, if it is handled or dropped, nothing waits, and the call names the fence. Three for a message that is
-    routed while the holder leaves, and for each tenth settle; five for a redrive or a purge; one more for each dead
+    routed while the holder leaves, and for each fourth settle; five for a redrive or a purge; one more for each dead
     letter, for a refusal that tells no old item, as where there is none, and for each other write that comes between
     an answer and what follows from it (two, after a pause, from the fifth on); three more for a message whose body
     cannot be read. A body over 2 KiB, or without room among 8 KiB a key, costs a put, a delete, and a read when another

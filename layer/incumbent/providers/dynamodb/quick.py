@@ -10,8 +10,8 @@ from functools import cache
 
 from incumbent.providers.dynamodb import item
 from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typed
-from incumbent.providers.dynamodb.expression import Request, Update
-from incumbent.providers.dynamodb.names import owner_digest, short
+from incumbent.providers.dynamodb.expression import ANY, Request, Update
+from incumbent.providers.dynamodb.names import mark, owner_digest, short
 from incumbent.providers.dynamodb.traces import trace_text
 from incumbent.rules import Ended, Outcome, Stored, TenureEnd
 from incumbent.values import Origin, Policy
@@ -130,7 +130,7 @@ def claim(
     if one is stored, or from its ticket (M9).
     """
     redeems = ticket is not None and ticket != owner and message is None
-    values: dict[str, Typed] = _granting(owner, ttl_ms, now_ms, skew_ms) | _described(origin)
+    values: dict[str, Typed] = _granting(owner, ttl_ms, now_ms, skew_ms) | _described(origin, owner)
     values[":claim"] = _text(short(owner))
     if redeems:
         values[":ticket"] = _text(ticket or "")
@@ -145,7 +145,7 @@ def claim(
         notes=noted is not None,
         described=tuple(name for name, slot in _DESCRIBED if slot in values),
         most=0 if message is None else min(item.FEW, item.fitting(message)),
-    ).fill(values)
+    ).fill(values, None if message is None else mark(message.id)[0])
 
 
 @cache
@@ -162,7 +162,7 @@ def _claim(*, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str,
     _when_claim_has_not_failed(update)
     _when_head_is_fresh(update)
     if not as_ticket:
-        update.set_to(_next_fence(update), "head_given")  # its first delivery
+        update.set_to(_next_fence(update), "given")  # its first delivery
         _note_policy(update, notes=notes)
     _grant(update)
     for name in described:
@@ -185,8 +185,10 @@ def append(owner: str, message: Stored, *, shard: str, most: int, origin: Origin
     """
     values = {":now": _number(now_ms), ":claim": _text(short(owner)), **_appending(message, shard)}
     if origin is not None and origin.target:
-        values |= {slot: value for slot, value in _described(origin).items() if slot in {":target", ":keyspace"}}
-    return _append_behind(most=most, target=":target" in values, keyspace=":keyspace" in values).fill(values)
+        described = _described(origin, owner)
+        values |= {slot: value for slot, value in described.items() if slot in {":target", ":keyspace"}}
+    request = _append_behind(most=most, target=":target" in values, keyspace=":keyspace" in values)
+    return request.fill(values, mark(message.id)[0])
 
 
 @cache
@@ -277,7 +279,7 @@ def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
     _free_key(update)
     update.when_absent("head")
     _note_policy(update, notes=notes)
-    for name in ("mail", "head_given", "orphan_shard"):
+    for name in ("mail", "given", "orphan_shard"):
         update.remove(name)
     update.add_to(":trace", "ended")
     if drops:  # another claim may store it: its id is not known any more
@@ -339,7 +341,7 @@ def _when_head_is_fresh(update: Update) -> None:
 
     A tenure is given the first that is due, and a fresh head would be.
     """
-    update.when_absent("head_given")
+    update.when_absent("given")
 
 
 def _note_policy(update: Update, *, notes: bool) -> None:
@@ -360,6 +362,7 @@ def _grant(update: Update) -> None:
     update.set_to(":lease", "lease")
     update.set_to(":edge", "orphan_since")
     update.remove("expires_on")
+    update.remove("left")  # an earlier tenure's: so the item is as small as can be while a message is in it
 
 
 def _granting(owner: str, ttl_ms: int, now_ms: int, skew_ms: int) -> dict[str, Typed]:
@@ -386,14 +389,15 @@ def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:
 
 def _when_claim_has_not_failed(update: Update) -> None:
     """Add the condition that a late copy of a claim whose own message failed stores nothing (M3)."""
-    for name in ("tombs", "past"):
+    for name in ("tombs", "rare"):
         update.when(f"NOT contains({update.name(name)}, :claim)")
 
 
 def _append(update: Update) -> None:
     """Add a message whose id is not known (M5)."""
-    for name in ("known", "past"):
+    for name in ("known", "rare"):
         update.when(f"NOT contains({update.name(name)}, :short)")
+    update.when(f"NOT contains({update.name('past')}{ANY}, :mark)")
     mail = update.name("mail")
     update.set_to(f"list_append(if_not_exists({mail}, {update.value([])}), :message)", "mail")
     update.add_to(":ids", "known")
@@ -405,16 +409,17 @@ def _appending(message: Stored, shard: str) -> dict[str, Typed]:
         # Never delivered: as a head its delivery stands beside the list.
         ":message": {"L": [typed(item.fields(message, head=True))]},
         ":short": _text(short(message.id)),
+        ":mark": _text(mark(message.id)[1]),
         ":ids": {"SS": [short(message.id)]},
         ":shard": _text(shard),
     }
 
 
-def _described(origin: Origin | None) -> dict[str, Typed]:
+def _described(origin: Origin | None, owner: str) -> dict[str, Typed]:
     """Return what an origin says; what it lacks stays as it was."""
     if origin is None:
         return {}
-    return {slot: _text(value) for name, slot in _DESCRIBED if (value := getattr(origin, name))}
+    return {f":{name}": _text(value) for name, value in item.described(origin, owner).items()}
 
 
 def _offer(update: Update, name: str) -> None:

@@ -6,7 +6,7 @@
        refused                the refusal shows the record
     2  the exact settle       all else, on the record that was shown or, where a quick one could not help, read
 
-A settle that finds the record full of traces moves them into a page, which is a put more. Each tenth tenure of a key,
+A settle that finds the record full of traces moves them into a page, which is a put more. Each fourth tenure of a key,
 as its fence tells, expects that and reads the record at once, since a refused request costs as many write units as a
 write. Each result that is kept is a put more, too (M17).
 """

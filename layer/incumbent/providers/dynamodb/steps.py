@@ -3,13 +3,14 @@
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
 from incumbent import rules
 from incumbent.clock import Clock, Moment, deadline
-from incumbent.errors import LeaseLost, LeaseUnavailable
+from incumbent.errors import LeaseLost, LeaseUnavailable, StoredFormatUnknown
 from incumbent.frozen import dataclass, replace
 from incumbent.providers.dynamodb import item, traces
 from incumbent.providers.dynamodb.attributes import Item, check_version, typed
@@ -34,7 +35,7 @@ from incumbent.values import Message
 
 A = TypeVar("A")
 
-_PAGES = 32  # read at once: enough for the last 256 ids that were handled one by one
+_PAGES = 48  # read at once: enough for the last 256 ids that were handled one by one
 MAX_ROUNDS = 32  # how often one call decides again because another write came first
 _AT_ONCE_ROUNDS = 4  # then it pauses first: so many callers write at once that only one of them gets on in each round
 _PAUSE_MS = 5
@@ -56,8 +57,8 @@ class When:
 
 # The rules' decision on a state.
 Rule: TypeAlias = Callable[[KeyState, When], tuple[KeyState, A]]
-# How the step from a record to a state is written, at a time; the last are traces that a page holds now.
-Write: TypeAlias = Callable[[Record, KeyState, int, tuple[Ended, ...]], Request]
+# How the step from a record to a state is written, at a time; the last tells which traces a page holds now.
+Write: TypeAlias = Callable[[Record, KeyState, int, traces.Moved], Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class Steps:
         self.skew_ms = skew_ms
         self.clock = clock
         self.inline_traces = traces.MAX_INLINE
+        self.max_marks = traces.MAX_MARKS
 
     def call(
         self, name: str, key: str, *names: str, ttl_ms: int | None = None, give_up_at: Moment | None = None
@@ -165,9 +167,10 @@ class Steps:
         record, before = shown.record, shown.record.state
         decided = rule(before, When(shown.now_ms, shown.repeated, late))[0]
         most = self.inline_traces // 4 if fills else self.inline_traces
-        moved = () if window_ms is None else self._moved(record, decided, most)
-        if moved:
-            self.table.put(call, traces.page_item(call.pk, moved, window_ms or 0))
+        moved = traces.NONE_MOVED
+        if window_ms is not None and (old := self._surplus(record, decided, most)):
+            self.table.put(call, traces.page_item(call.pk, old, window_ms))
+            moved = self._moved(call, shown, old)
         self.put_results(call, decided.ended, window_ms or 0)
         dead = decided.dead
         texts = [self.text(call, each.id, each.body) or "null" for each in dead]
@@ -236,7 +239,7 @@ class Steps:
             self.table.sweep(call, dead_name(letter.id, name))
 
     @staticmethod
-    def _moved(record: Record, decided: KeyState, most: int) -> tuple[Ended, ...]:
+    def _surplus(record: Record, decided: KeyState, most: int) -> tuple[Ended, ...]:
         """Return the traces that a page is to take: all that the record holds, if there are too many with the new."""
         stays = record.inline(decided.ended)
         if len(stays) <= most:
@@ -251,16 +254,7 @@ class Steps:
             return answer
         texts: list[str] = []
         counts = Counter[str]()
-        pages = self.table.query(
-            call,
-            KeyConditionExpression="#pk = :pk AND begins_with(#sk, :ended)",
-            ExpressionAttributeNames={"#pk": "pk", "#sk": "sk"},
-            ExpressionAttributeValues={":pk": typed(call.pk), ":ended": typed(ENDED)},
-            ConsistentRead=True,
-            ScanIndexForward=False,
-            Limit=_PAGES,
-        )
-        for page in pages:
+        for page in self._pages(call):
             found = traces.texts_of(page, key=call.key)
             texts += found
             counts.update(map(traces.kind_of, found))
@@ -269,6 +263,37 @@ class Steps:
             if all(counts[kind] >= rules.REMEMBERED for kind in record.past_kinds(message_id, claim)):
                 break
         return replace(answer, record=item.decode(record.item, key=call.key, names=call.names, pages=texts))
+
+    def _pages(self, call: TableCall) -> Iterator[Item]:
+        """Yield the pages of a key, the newest first."""
+        return self.table.query(
+            call,
+            KeyConditionExpression="#pk = :pk AND begins_with(#sk, :ended)",
+            ExpressionAttributeNames={"#pk": "pk", "#sk": "sk"},
+            ExpressionAttributeValues={":pk": typed(call.pk), ":ended": typed(ENDED)},
+            ConsistentRead=True,
+            ScanIndexForward=False,
+            Limit=_PAGES,
+        )
+
+    def _moved(self, call: TableCall, shown: Answer[A], moved: tuple[Ended, ...]) -> traces.Moved:
+        """Return what a record is to show of its pages, of which one has been written.
+
+        Marks of ids are only added, until there are too many: then they are made anew from the pages, that of the
+        last ids that are remembered (M5). They stay as they are if another version has written one of the pages (M12).
+        """
+        found = traces.moved_into_page(shown.record.item, moved)
+        if sum(map(len, found.past)) <= self.max_marks:
+            return found
+        last: dict[str, Ended] = {}
+        with suppress(StoredFormatUnknown):
+            for page in self._pages(call):
+                if traces.is_kept(page, shown.now_ms):
+                    last |= traces.handled_in(page, key=call.key)
+                if len(last) >= rules.REMEMBERED:
+                    break
+            return replace(found, past=traces.past((), last.values()))
+        return found
 
     def put_results(self, call: TableCall, ended: Iterable[Ended], window_ms: int) -> None:
         """Store what runs returned, where it is kept, before their traces say so (M17)."""

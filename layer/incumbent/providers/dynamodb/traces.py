@@ -2,9 +2,10 @@
 
 A trace is evidence of a settle (R9: unknown outcome), and makes its id a duplicate (M5). A settle that finds
 ``MAX_INLINE`` traces in the lease item, or expects that by its fence, moves them into a page. It writes the page first,
-so a page holds only what has been in the lease item, and may be written twice. The lease item keeps short digests of
-all that is remembered. What they do not show was never seen, and no page is read; what they show is decided by the
-whole digests in the pages.
+so a page holds only what has been in the lease item, and may be written twice. The lease item keeps marks and short
+digests of all that is remembered. What they do not show was never seen, and no page is read; what they show is decided
+by the whole digests in the pages. A mark cannot be taken out, since others may share it: when there are too many, all
+are made anew from the pages.
 """
 
 import base64
@@ -14,12 +15,28 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from incumbent.errors import StoredFormatUnknown
-from incumbent.providers.dynamodb.attributes import VERSION, Item, Value, check_version, seconds, text, typed
-from incumbent.providers.dynamodb.names import ENDED, OWNER, SHORT, Digest, digest, owner_digest, result_name, short
+from incumbent.frozen import dataclass
+from incumbent.providers.dynamodb.attributes import VERSION, Item, Value, check_version, number, seconds, text, typed
+from incumbent.providers.dynamodb.names import (
+    BUCKETS,
+    EMPTY,
+    ENDED,
+    OWNER,
+    SHORT,
+    Digest,
+    digest,
+    mark,
+    owner_digest,
+    result_name,
+    short,
+)
 from incumbent.rules import KINDS, REMEMBERED, Ended, Outcome
 
-MAX_INLINE = 10  # traces in the lease item; only a settle of more messages at once leaves more
-PAST: tuple[Outcome, ...] = ("handled", "dead", "failed")  # the kinds in the order in which ``past`` has them
+# Traces in the lease item; only a settle of more messages at once leaves more. So many leave room for a small message
+# in the first kilobyte of an item with a full window and an origin.
+MAX_INLINE = 4
+MAX_MARKS = REMEMBERED + 16  # in ``past``: with more, it is made anew from the pages
+RARE: tuple[Outcome, ...] = ("dead", "failed")  # the kinds in the order in which ``rare`` has them
 
 _LETTERS: Mapping[Outcome, str] = {
     "handled": "h",
@@ -33,11 +50,11 @@ _OUTCOMES: Mapping[str, Outcome] = {letter: outcome for outcome, letter in _LETT
 _TOO_LARGE = "x"
 _KEPT = "k"
 _NO_CLAIM = "." * OWNER
-_FENCE, _AT = 10, 8  # characters of six bits: enough until the year 9999 and beyond
+_FENCE, _AT = 9, 7  # characters of six bits: enough for the clock until the year 2109
 _MOST = 12  # of nine bytes
 _ENDS = tuple(accumulate((1, len(digest("")), OWNER, _FENCE, _AT)))
 _TRACE = tuple(slice(begin, end) for begin, end in pairwise(_ENDS))
-_APART = "|"  # between the kinds in ``past``: not a character of a digest
+_APART = "|"  # between the kinds in ``rare``: not a character of a digest
 _SPARE_S = 3_600  # a page outlives its window by so much
 
 
@@ -111,19 +128,52 @@ def tombs(traces: Iterable[Ended]) -> frozenset[str]:
     return frozenset(short(trace.claimed_by) for trace in traces if trace.outcome == "failed")
 
 
-def past_of(stored: str | None) -> dict[Outcome, str]:
-    """Return the short digests of traces in pages, by kind, from the text of ``past``."""
-    texts = [*(stored or "").split(_APART), "", ""]
-    return dict(zip(PAST, texts, strict=False))
+def past_of(item: Item) -> tuple[str, ...]:
+    """Return the marks of the handled ids in pages, by bucket; empty if there is no page."""
+    return tuple(each["S"] for each in item["past"]["L"]) if "past" in item else ()
 
 
-def past(before: str | None, moved: Sequence[Ended]) -> str:
-    """Return what ``past`` becomes when traces move into a page: the last of each kind, as many as are remembered."""
+def past(before: Sequence[str], moved: Iterable[Ended]) -> tuple[str, ...]:
+    """Return what ``past`` becomes when traces move into a page."""
+    buckets = list(before) or [EMPTY] * BUCKETS
+    for trace in moved:
+        if KINDS[trace.outcome] == "handled":
+            bucket, char = mark(trace.id)
+            if char not in buckets[bucket]:
+                buckets[bucket] = f"{buckets[bucket].strip(EMPTY)}{char}"
+    return tuple(buckets)
+
+
+def rare_of(stored: str | None) -> dict[Outcome, str]:
+    """Return the short digests of the other traces in pages, by kind, from the text of ``rare``."""
+    texts = [*(stored or "").split(_APART), ""]
+    return dict(zip(RARE, texts, strict=False))
+
+
+def rare(before: str | None, moved: Sequence[Ended]) -> str | None:
+    """Return what ``rare`` becomes when traces move into a page: the last of each kind, as many as are remembered."""
     found = []
-    for kind, known in past_of(before).items():
+    for kind, known in rare_of(before).items():
         names = (each.claimed_by if kind == "failed" else each.id for each in moved if KINDS[each.outcome] == kind)
         found.append((known + "".join(map(short, names)))[-REMEMBERED * SHORT :])
-    return _APART.join(found).rstrip(_APART)
+    return _APART.join(found).rstrip(_APART) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Traces that a page holds now, and what the lease item then shows of all pages: ``past`` and ``rare``."""
+
+    traces: tuple[Ended, ...] = ()
+    past: tuple[str, ...] = ()
+    rare: str | None = None
+
+
+NONE_MOVED = Moved()
+
+
+def moved_into_page(item: Item, moved: Sequence[Ended]) -> Moved:
+    """Return what is to be written of traces that a page holds now, in place of what an item shows."""
+    return Moved(traces=tuple(moved), past=past(past_of(item), moved), rare=rare(text(item, "rare"), moved))
 
 
 # --- pages
@@ -149,6 +199,17 @@ def texts_of(page: Item, *, key: str) -> list[str]:
     if found is None:
         raise StoredFormatUnknown(f"page {page['sk']['S']!r} of key {key!r} holds no traces", key=key)
     return found.split(" ")
+
+
+def is_kept(page: Item, now_ms: int) -> bool:
+    """Return whether the window of a page's traces is not over; TTL deletes it up to two days later."""
+    return number(page, "expires_on") > seconds(now_ms)
+
+
+def handled_in(page: Item, *, key: str) -> dict[str, Ended]:
+    """Return the traces of a page of ids that were handled, by id. Raises ``StoredFormatUnknown`` (M12)."""
+    found = (trace_of(each, {}) for each in texts_of(page, key=key) if kind_of(each) == "handled")
+    return {trace.id: trace for trace in found}
 
 
 # --- results
