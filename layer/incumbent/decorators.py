@@ -107,7 +107,9 @@ def leased(**options: Unpack[Options]) -> Callable[[F], F]:
                 async_handlers.refuse_to_nest(name)
 
             def work(message: Message, lease: Lease) -> Any:
-                return run(lease, message.event, context, **more, **({"lease": lease} if gives_lease else {}))
+                if gives_lease:
+                    return run(lease, message.event, context, **more, lease=lease)
+                return run(lease, message.event, context, **more)
 
             return endpoint.handle(event, context, work)
 

@@ -71,8 +71,11 @@ class Ending:
                 next_owner=progress.new_owner() if another else None,
                 ticket=ticket,
                 policy=settings.policy,
+                stopped=stopped,
+                results=results,
+                hold_ms=hold_ms,
+                hold_reason=hold_reason,
                 fence=tenure.fence,
-                **(_more(stopped, results, hold_ms, hold_reason) if stopped or results or hold_ms else {}),
             )
         except LeaseLost as loss:
             if heartbeat is not None:
@@ -173,17 +176,3 @@ class Ending:
             waiting=remaining,
             ms=self._progress.began.until(self._progress.clock.now()),
         )
-
-
-def _more(
-    stopped: Sequence[str], results: Mapping[str, Any] | None, hold_ms: int, hold_reason: str | None
-) -> dict[str, Any]:
-    """Return the parts of a settlement that most runs do not have."""
-    more: dict[str, Any] = {}
-    if stopped:
-        more["stopped"] = stopped
-    if results:
-        more["results"] = results
-    if hold_ms:
-        more.update(hold_ms=hold_ms, hold_reason=hold_reason)
-    return more

@@ -33,7 +33,7 @@ from incumbent.reporting import describe
 from incumbent.results import as_sent
 from incumbent.tenure import Holding, Tenure
 from incumbent.validation import to_json
-from incumbent.values import Busy, Claim, Claimed, Duplicate, Failure, Idle, Message, Routed
+from incumbent.values import Busy, Claim, Claimed, Debounce, Duplicate, Failure, Idle, Message, Routed
 
 MAX_REASON_BYTES = 1_024
 
@@ -141,7 +141,8 @@ class Invocation:
                 route=setup.stores,
                 origin=call.origin,
                 policy=settings.policy,
-                **(self._arrival(setup) if setup.says_how_it_came else {}),
+                debounce=None if setup.debounce is None else self._debounce(setup.debounce),
+                interrupt=setup.interrupts and call.message is not None,
             )
         except MailboxFull as full:
             if full.owner is not None or call.message is None or not may_make_room:
@@ -150,16 +151,9 @@ class Invocation:
             return self._claim(may_make_room=False)
         return self._note_claim(answer, owner)
 
-    def _arrival(self, setup: Setup) -> dict[str, Any]:
-        """Return what the claim of a message says of its arrival, where that is not what is usual."""
-        said: dict[str, Any] = {}
-        if self._call.message is None:
-            return said
-        if setup.debounce is not None and self.progress.can_wake_later():
-            said["debounce"] = setup.debounce
-        if setup.settings.when_busy == "interrupt":
-            said["interrupt"] = True
-        return said
+    def _debounce(self, debounce: Debounce) -> Debounce | None:
+        """Return the wait for quiet after a message's arrival (M15), if its function can be woken when it is over."""
+        return debounce if self._call.message is not None and self.progress.can_wake_later() else None
 
     def _note_claim(self, answer: Claim, owner: str) -> Tenure | Routed | Duplicate | Busy | Idle:
         """Report a claim's answer, and ask for the wake that it calls for."""
@@ -348,24 +342,18 @@ class Invocation:
     def _note_fate(self, run: _Run) -> None:
         """Note what has become of this invocation's message, and pass on what has become of others."""
         own = self.progress.own
-        has_own = own.id is not None and own.id in run.ids
-        match run.outcome:
-            case "failed" if has_own:
+        if own.id is not None and own.id in run.ids:
+            if run.outcome == "handled":
+                own.end(answer=_make_completed(result=run.result))
+            elif run.outcome == "failed":
                 own.end(error=run.error)
-            case "failed":  # no source gets the error
-                said = (self._call.key, run.ids, run.attempt)
-                LOG.error("a run of key %r failed: messages %s, attempt %s", *said, exc_info=run.error)
-            case "stopped" if has_own:
-                own.end(answer=Stopped())
-            case "deferred" if has_own:
-                own.end(answer=Postponed(reason="deferred"))
-            case "handled":
-                if has_own:
-                    own.end(answer=_make_completed(result=run.result))
-                if self._setup.on_result is not None:
-                    self._pass_on(run, self._setup.on_result)
-            case "stopped" | "deferred":
-                pass
+            else:
+                own.end(answer=Stopped() if run.outcome == "stopped" else Postponed(reason="deferred"))
+        elif run.outcome == "failed":  # no source gets the error
+            said = (self._call.key, run.ids, run.attempt)
+            LOG.error("a run of key %r failed: messages %s, attempt %s", *said, exc_info=run.error)
+        if run.outcome == "handled" and self._setup.on_result is not None:
+            self._pass_on(run, self._setup.on_result)
 
     def _pass_on(self, run: _Run, hook: Callable[[Message, Any], object]) -> None:
         """Give the results of others' messages to the hook."""

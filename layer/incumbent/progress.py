@@ -20,7 +20,7 @@ from incumbent.wakers import Waker, can_delay
 class Setup(NamedTuple):
     """What all invocations of one handler share. ``mailbox`` is the provider, if it stores messages.
 
-    ``stores``, ``debounce`` and ``beat_ms`` are the settings'. ``says_how_it_came``: a claim does so. ``heard`` are the
+    ``stores``, ``debounce`` and ``beat_ms`` are the settings'. ``interrupts``: a claim does so (M16). ``heard`` are the
     facts that the observers take; ``None`` if one of them is made anew for each invocation.
     """
 
@@ -29,7 +29,7 @@ class Setup(NamedTuple):
     settings: Settings
     stores: bool
     debounce: Debounce | None
-    says_how_it_came: bool
+    interrupts: bool
     beat_ms: int
     heard: frozenset[FactName] | None
     clock: Clock

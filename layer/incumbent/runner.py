@@ -40,7 +40,7 @@ class Runner:
             mailbox=provider if is_mailbox(provider) else None,
             stores=settings.stores,
             debounce=settings.debounce,
-            says_how_it_came=settings.debounce is not None or settings.when_busy == "interrupt",
+            interrupts=settings.when_busy == "interrupt",
             beat_ms=settings.beat_ms,
             heard=None if collects(observers) else heard_by(observers),
             settings=settings,
