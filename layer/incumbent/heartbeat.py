@@ -66,6 +66,33 @@ class Renewed(Protocol):
         ...
 
 
+class _Settled:
+    """In the place of a tenure that is settled: nothing is renewed and nothing is noticed any more."""
+
+    def before_each(self) -> None:
+        """Do nothing."""
+
+    def renew(self, _: Moment, /) -> Renewal:
+        """Refuse."""
+        raise self.make_lost("its run is over")
+
+    def make_lost(self, why: str, /) -> LeaseLost:
+        """Make the error."""
+        return LeaseLost(f"the lease is lost: {why}")
+
+    def on_lost(self, _: LeaseLost, /) -> None:
+        """Do nothing."""
+
+    def on_asked(self, _: str, /) -> None:
+        """Do nothing."""
+
+    def on_error(self, _: Exception, /) -> None:
+        """Do nothing."""
+
+
+_SETTLED = _Settled()
+
+
 class Heartbeat:
     """Renews one tenure until it is stopped, lost, or the invocation is over (M13: never past the end).
 
@@ -140,6 +167,10 @@ class Heartbeat:
         if self._context is not None and not is_copy:
             self._pacemaker.remove(self)
         return is_copy
+
+    def let_go(self) -> None:
+        """Let go of the tenure, which is settled: its event and result are then freed at once, by no collector."""
+        self._of, self._context = _SETTLED, None
 
     @property
     def is_copy(self) -> bool:

@@ -160,7 +160,8 @@ class Invocation:
         call, report = self._call, self.report
         match answer:
             case Claimed():
-                report.dead(answer.dead_lettered)
+                if answer.dead_lettered:
+                    report.dead(answer.dead_lettered)
                 tenure = Tenure.of(answer, self.progress.own)
                 if "claimed" in report.heard:
                     ids = tuple(tenure.ids)
@@ -232,6 +233,8 @@ class Invocation:
                 # It settled another invocation's message, which is still stored. This invocation has its answer.
                 self.report.store_error(error, owner=run.owner)
                 return
+            finally:
+                run.heartbeat.let_go()
 
     def _gather(self, tenure: Tenure, *, begins: bool) -> Tenure | None:
         """Return the tenure with all that its run starts for."""

@@ -37,6 +37,10 @@ class Deferred:
 DEFERRED: Final = Deferred()
 
 
+def _take_nothing(_: Sequence[str], /) -> Sequence[Message]:
+    return ()
+
+
 class Lease:
     """One run's hold of a key.
 
@@ -257,6 +261,7 @@ class Lease:
     def end(self) -> None:
         """Note that the run has returned: from now on the handle holds nothing."""
         self._ended = True
+        self._take = _take_nothing
 
     @property
     def ended(self) -> bool:

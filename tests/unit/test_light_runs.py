@@ -3,6 +3,7 @@
 The provider answers at once, so that only what is around it counts. Timings are measured by ``make bench``.
 """
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import Claimed, Message, Released, leased, leased_function, results
+from incumbent import Claimed, Message, Released, current_lease, leased, leased_function, results
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.providers.memory import MemoryProvider
 from tests.unit.stage import Context, context, profiled
@@ -95,6 +96,25 @@ def test_run_looks_at_the_clock_and_for_random_bytes_seldom(found: Counter[str])
     assert found["urandom"] <= MAX_RANDOM
     assert found["getpid"] <= 3
     assert found["allocate_lock"] <= 2
+
+
+def test_run_leaves_nothing_to_the_garbage_collector() -> None:
+    """What it has made is freed as it ends: memory is used again at once, and no event stays for longer."""
+
+    @leased(key=lambda event: event["id"], provider=MemoryProvider())
+    def handler(event: Any, context: object) -> Any:
+        lease = current_lease()
+        assert lease is not None
+        return {"fence": lease.fence}
+
+    handler({"id": "a"}, None)
+    gc.collect()
+    gc.disable()
+    try:
+        handler({"id": "a"}, None)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_run_reads_no_environment_variable(found: Counter[str]) -> None:

@@ -1898,9 +1898,10 @@ def test_run_whose_heartbeat_cannot_start_fails_and_frees_the_key(line: Line) ->
     assert current_lease() is None
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["before settle returns", "later"])
 @pytest.mark.parametrize("call", ["take", "beat"])
-def test_call_that_a_run_has_left_behind_is_no_loss(line: Line, call: str) -> None:
-    """It is refused, since the key was given up meanwhile: nothing was lost, and nobody is told so."""
+def test_call_that_a_run_has_left_behind_is_no_loss(line: Line, call: str, *, later: bool) -> None:
+    """It is refused, since the key was given up meanwhile: nothing was lost, and no hook is told so."""
     ended, refused = threading.Event(), []
     line.store.before[call] = lambda: ended.wait(PATIENCE_S)
     threads: list[threading.Thread] = []
@@ -1919,10 +1920,16 @@ def test_call_that_a_run_has_left_behind_is_no_loss(line: Line, call: str) -> No
             SYSTEM_CLOCK.sleep_ms(1)
         return "ran"
 
+    def refuse(answer: Any = None) -> Any:
+        ended.set()
+        threads[0].join(PATIENCE_S)
+        return answer
+
     line.during["m1"] = during
+    if not later:
+        line.store.after["settle"] = refuse
     assert line.come("m1") == Completed(result="ran")
-    ended.set()
-    threads[0].join(PATIENCE_S)
+    refuse()
     assert (refused, line.losses) == ([call], [])
     assert "lost" not in line.facts.names
 
