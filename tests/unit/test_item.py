@@ -237,6 +237,7 @@ def test_marks_of_handled_ids() -> None:
     """One character in one of 64 texts, by nothing but the short digest; and none of it for other kinds."""
     assert [names.mark(each) for each in ("m0", "m2", "m9")] == [(57, "P"), (10, "i"), (44, "M")]
     assert names.mark(names.digest("m2")) == names.mark("m2")
+    assert names.mark(str(names.digest("m2"))) != names.mark("m2")  # an id that reads like the digest of another
     one = traces.past((), [replace(LEFT, id="m2", outcome="stopped"), replace(LEFT, outcome="dead"), LEFT])
     assert (one[10], one[57], len(one), "".join(one).replace(".", "")) == ("i", "P", 64, "iP")
     assert traces.past(one, [replace(LEFT, id="m2")]) == one

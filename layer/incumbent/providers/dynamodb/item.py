@@ -267,10 +267,13 @@ def _left(item: Item, names: Mapping[str, str], fence: int) -> TenureEnd | None:
 
 def described(origin: Origin, owner: str) -> dict[str, str]:
     """Return the attributes of an origin: its request's id only if the owner's name does not begin with it."""
-    found = {name: value for name in DESCRIBED if (value := getattr(origin, name))}
-    if origin.request_id == request_of(owner):
-        found.pop("request_id", None)
-    return found
+    named = {
+        "keyspace": origin.keyspace,
+        "target": origin.target,
+        "request_id": None if origin.request_id == request_of(owner) else origin.request_id,
+        "log_stream": origin.log_stream,
+    }
+    return {name: value for name, value in named.items() if value}
 
 
 def head_of(item: Item) -> tuple[int, int]:

@@ -39,6 +39,7 @@ def _digest(name: str) -> Digest:
     return Digest(base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()[:12]).decode())
 
 
+@lru_cache(maxsize=256, typed=True)  # a digest is not the name that reads like it
 def owner_digest(owner: str) -> Digest:
     """Return the digest of an owner, which is compared with those of one key only."""
     return Digest(digest(owner)[:OWNER])
@@ -53,18 +54,19 @@ def digests(names: Iterable[str]) -> dict[str, str]:
     return known
 
 
+@lru_cache(maxsize=256, typed=True)
 def short(name: str) -> str:
     """Return the first 18 bits of a digest: two names with different ones differ, and one pair in 262,144 shares it."""
     return digest(name)[:SHORT]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def mark(name: str) -> tuple[int, str]:
     """Return the bucket of a name, and one character that stands there for it: one pair of names in 5,800 shares both.
 
     They depend on nothing but the short digest.
     """
-    bucket, high, low = map(_SIX_BITS.__getitem__, short(name))
+    bucket, high, low = [_SIX_BITS[char] for char in short(name)]
     return bucket, _MARKS[(high * 64 + low) % len(_MARKS)]
 
 

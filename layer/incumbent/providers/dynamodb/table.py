@@ -140,7 +140,7 @@ class Table:
             record = self._decode(call, request.item(found.get("Attributes", {}))) if answered else NO_RECORD
             return Answer(applied=True, record=record, sent=sent, repeated=doubt, said=said)
 
-        answer = self._ask(call, send)
+        answer = self._ask(call, send, client)
         if isinstance(answer, Moment):  # the refusal's time decides, also for the item read after it
             return replace(self.read(call), sent=answer, repeated=doubt)
         return answer
@@ -231,7 +231,7 @@ class Table:
     def _decode(call: TableCall, item: Item | None) -> Record:
         return decode(item, key=call.key, names=call.names)
 
-    def _ask(self, call: TableCall, send: Callable[[int, Moment], A]) -> A:
+    def _ask(self, call: TableCall, send: Callable[[int, Moment], A], client: "DynamoDBClient | None" = None) -> A:
         return call_with_retry(
             send,
             clock=self._clock,
@@ -240,7 +240,7 @@ class Table:
             ttl_ms=call.ttl_ms,
             passes=_is_throttled if call.name in _OF_OWNERS else None,
             give_up_at=call.give_up_at,
-            waits_ms=waits_ms(self._client(call)),
+            waits_ms=waits_ms(self._client(call) if client is None else client),
             errors=(BotoCoreError, ClientError),
             classify_error=_classify_error,
         )
