@@ -86,6 +86,14 @@ def test_good_server_is_all_well_and_keeps_nothing(durable: ValkeyServer, bare: 
     assert bare.keys("*") == []
 
 
+def test_reader_that_leaves_leaves_no_key_behind(durable: ValkeyServer, bare: Any) -> None:
+    """As with ``| head -3``: the first line that cannot be printed ends the checks."""
+    checks: Any = examine_store(on_redis(durable.url))
+    assert any(check.name == "calls" for check in checks)
+    checks.close()
+    assert bare.keys("*") == []
+
+
 def test_cluster_is_checked_primary_by_primary(valkey_cluster: ValkeyServer) -> None:
     """And a URL that does not say that it is one has failed."""
     checks = by_name(examine_store(on_redis(f"{valkey_cluster.url}?cluster=true")))
@@ -367,6 +375,15 @@ def test_good_table_is_all_well_and_keeps_nothing(dynamodb: Any, request: pytest
         )
         assert bad(by_name(look(dynamodb, name))) == {}
     assert dynamodb.scan(TableName=name)["Items"] == []
+
+
+def test_reader_that_leaves_leaves_no_item_behind(moto: Any) -> None:
+    """As with ``| head -3``: the first line that cannot be printed ends the checks."""
+    name = create(moto)
+    checks: Any = look(moto, name)
+    assert any(check.name == "calls" for check in checks)
+    checks.close()
+    assert moto.scan(TableName=name)["Items"] == []
 
 
 def test_item_of_a_later_version_is_a_warning(dynamodb: Any) -> None:

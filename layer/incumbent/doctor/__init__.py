@@ -54,24 +54,36 @@ def examine_store(
         check, error = reach(provider, key, of_functions=of_functions)
         yield check
         if error is None:
-            ttl_ms, one_login = ttl_of(environ), name == "redis"
-            yield from try_calls(provider, key, ttl_ms, of_functions=of_functions, one_login=one_login)
+            ttl_ms, one_login, left = ttl_of(environ), name == "redis", list[Check]()
+            try:
+                yield from try_calls(provider, key, ttl_ms, of_functions=of_functions, one_login=one_login)
+            finally:  # also after Ctrl-C, and when the reader of a pipe has left
+                if of_functions:
+                    left += _remove(environ, key, prefix, clients)
+            yield from left
         elif name == "redis" or not code_of(error):
             return  # else DynamoDB itself refused the call, and the table's description may say why
         if name == "redis":
-            from incumbent.doctor.server import check_server, remove
+            from incumbent.doctor.server import check_server
 
             yield from check_server(environ, prefix, clock)
-            yield from remove(environ, prefix, key)
         else:
-            from incumbent.doctor.table import check_table, remove_record
+            from incumbent.doctor.table import check_table
 
-            table = environ["INCUMBENT_TABLE_NAME"]
-            yield from check_table(clients("dynamodb"), table, prefix, clock)
-            if of_functions and error is None:
-                yield from remove_record(clients("dynamodb"), table, prefix, key)
+            yield from check_table(clients("dynamodb"), environ["INCUMBENT_TABLE_NAME"], prefix, clock)
     finally:
         getattr(provider, "close", lambda: None)()
+
+
+def _remove(environ: Mapping[str, str], key: str, prefix: str, clients: Clients) -> Iterator[Check]:
+    """Remove the doctor's key; yield a check only if that fails."""
+    if environ["INCUMBENT_PROVIDER"] == "redis":
+        from incumbent.doctor.server import remove
+
+        return remove(environ, prefix, key)
+    from incumbent.doctor.table import remove_record
+
+    return remove_record(clients("dynamodb"), environ["INCUMBENT_TABLE_NAME"], prefix, key)
 
 
 def examine_functions(
