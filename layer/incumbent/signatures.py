@@ -115,13 +115,13 @@ class MessageFunction:
         """
         self.name = name_of(function)
         self.gives_lease = takes_lease(function)
-        self.signature = _signature(function)
+        self.signature = signature_of(function)
         self.names = [name for name in self.signature.parameters if name != "lease"]
         self.argument = argument or (self.names[0] if self.names else "")
         if self.argument not in self.names:
             raise ConfigurationError(f"leased_function: {self.name} has no argument {self.argument!r}")
         self._check_other_arguments()
-        self.load = load or _data_class(self.signature.parameters[self.argument].annotation)
+        self.load = load or data_class(self.signature.parameters[self.argument].annotation)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments by name. Raises ``TypeError`` for a call that does not fit, or has no message."""
@@ -188,7 +188,7 @@ def _parameters(function: Callable[..., Any], *, follow_wrapped: bool = True) ->
     return inspect.signature(function, follow_wrapped=follow_wrapped).parameters
 
 
-def _signature(function: Callable[..., Any]) -> "inspect.Signature":
+def signature_of(function: Callable[..., Any]) -> "inspect.Signature":
     """Return the signature, with annotations that are text (``from __future__ import annotations``) evaluated."""
     import inspect
 
@@ -198,7 +198,7 @@ def _signature(function: Callable[..., Any]) -> "inspect.Signature":
         return inspect.signature(function)
 
 
-def _data_class(annotation: object) -> Callable[[Any], Any] | None:
+def data_class(annotation: object) -> Callable[[Any], Any] | None:
     """Return the Powertools data class of an annotation, also if it is one type of a union."""
     for named in (annotation, *get_args(annotation)):
         if isinstance(named, type) and hasattr(named, "raw_event"):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from incumbent import (
     ConfigurationError,
@@ -420,6 +421,18 @@ def test_leased_function_of_a_record_alone_is_played_to_as_well() -> None:
     assert run(record, "t", [said("a")]).answers == (["a", "t"],)
 
 
+def test_leased_function_of_a_data_class_is_played_records_as_its_source_sends_them() -> None:
+    """Its own record is a data class, as the records that arrive are; a record that is one already stays one."""
+
+    @leased_function(key_jmespath="body", message_id_jmespath="messageId")
+    def record(record: SQSRecord, lambda_context: FakeContext, *, lease: Lease) -> str:
+        return record.message_id
+
+    first, second = ({"messageId": message_id, "body": "t"} for message_id in ("a", "b"))
+    assert run(record, "t", [first], arriving=[second]).results == ["a", "b"]
+    assert run(record, "t", [SQSRecord(first)], arriving=[SQSRecord(second)]).results == ["a", "b"]
+
+
 def test_handler_sees_how_many_wait() -> None:
     """As a heartbeat would have told it by and by: a handler that stops for a newer message can be played to."""
 
@@ -440,7 +453,7 @@ def test_conversation_without_an_event_is_refused() -> None:
 
 def test_conversation_is_one_keys() -> None:
     """An event that goes elsewhere would make a test of nothing."""
-    with pytest.raises(ConfigurationError, match="'chat/other', not 't'"):
+    with pytest.raises(ConfigurationError, match="'text': 'b'} is 'other', not 't'"):
         run(ANSWER, "t", [said("a"), said("b", "other")])
 
 

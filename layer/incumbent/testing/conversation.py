@@ -1,7 +1,6 @@
 """Tests of one's own handler: a conversation of a key that is played to it, by a clock of its own."""
 
 import functools
-import inspect
 import itertools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from incumbent.errors import ConfigurationError, LeaseLost, LeaseUnavailable
 from incumbent.keyspaces import split_key
 from incumbent.lease import Lease, Stop
 from incumbent.providers.memory import MemoryProvider
+from incumbent.signatures import data_class, signature_of
 from incumbent.stand_in import STAND_IN
 from incumbent.testing.clock import FakeClock
 from incumbent.testing.handlers import FakeContext
@@ -114,8 +114,9 @@ def run(
     Args:
         handler: What ``@leased`` or ``leased_function`` made.
         key: The key that all of ``events`` are to have, without its keyspace.
-        events: The events, as the source sends them. ``After(ms, event)`` comes so many milliseconds after the one
-            before began, even if that still runs.
+        events: The events, as the source sends them; a ``leased_function`` gets each as the Powertools data class with
+            which its argument is annotated. ``After(ms, event)`` comes so many milliseconds after the one before began,
+            even if that still runs.
         arriving: What comes as the first run begins. Or a mapping from a step to what comes then: 0 is the beginning, 1
             the moment before the run's first ``take()``, and so on; steps that the run does not reach come at its end.
             ``After(ms, event)`` comes so long after its step.
@@ -215,7 +216,9 @@ class _Stage:
         time_left_ms: int,
     ) -> None:
         self.handler = handler
-        self.takes_context = len([name for name in inspect.signature(handler).parameters if name != "lease"]) > 1
+        parameters = [each for name, each in signature_of(handler).parameters.items() if name != "lease"]
+        self.takes_context = len(parameters) > 1
+        self.data_class = data_class(parameters[0].annotation) if hasattr(handler, "resume") else None
         self.provider = provider
         self.key = key
         self.arriving = arriving
@@ -269,8 +272,9 @@ class _Stage:
             before = len(self.invoked)
             answers[number] = self.invoke(event)
             for key in self.invoked[before : before + 1]:
-                if self.key not in (key, split_key(key)[1]):
-                    self.wrong_key = ConfigurationError(f"run: the key of {shown(event)} is {key!r}, not {self.key!r}")
+                bare = split_key(key)[1]
+                if self.key not in (key, bare):
+                    self.wrong_key = ConfigurationError(f"run: the key of {shown(event)} is {bare!r}, not {self.key!r}")
 
         if self.is_invoking:
             self.time.beside(invoke)
@@ -287,6 +291,8 @@ class _Stage:
         try:
             if resume is not None and Wake.from_event(event) is not None:
                 return resume(event, self._context())
+            if self.data_class is not None and not hasattr(event, "raw_event"):
+                event = self.data_class(event)  # as a batch processor hands a record to a leased function
             return self.handler(event, *((self._context(),) if self.takes_context else ()))
         except Exception as error:  # noqa: BLE001 - the test looks at it
             return error
