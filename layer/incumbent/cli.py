@@ -21,6 +21,7 @@ from incumbent.commands.terminal import (
     complain,
     environment_of,
     fail,
+    plain,
     plain_printer,
     positive,
     printer,
@@ -221,7 +222,7 @@ def _live() -> Iterator[tuple[Callable[[str], None], Callable[[Callable[[], str]
         redirect_stderr=False,
     )
     with live:
-        yield lambda line: console.print(Text(printable(line, keep="\t\\")), soft_wrap=True), told.append
+        yield lambda line: console.print(Text(plain(line)), soft_wrap=True), told.append
 
 
 def _sweeper(ready: Prepared) -> str:
@@ -242,10 +243,10 @@ def _write_page(file: Path, page: str) -> None:
 def _invoke(arguments: argparse.Namespace) -> int:
     event = load_json(arguments.event, "the event")
     check_size(event, asynchronous=arguments.asynchronous)
-    say, errors = printer(), printer(sys.stderr)
+    say, errors, logs = printer(), printer(sys.stderr), plain_printer(sys.stderr)
 
     def on_log(line: LogLine) -> None:
-        errors(printable(line.text, keep="\t\\"))
+        logs(line.text)
 
     with _cloud(arguments, {}, on_log, lambda _: None) as (cloud, ready):
         cloud.check_function(arguments.function)

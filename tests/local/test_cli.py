@@ -208,6 +208,21 @@ def test_invoke_prints_the_error_and_exits_1(tmp_path: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["errorMessage"] == "oh dear"
 
 
+@pytest.mark.parametrize("shows", [("invoke", "EchoFunction", "-e"), ("replay", "--logs")])
+def test_traceback_of_a_function_is_indented_by_spaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shows: tuple[str, ...]
+) -> None:
+    """The runtime client indents it by U+00A0, which other output escapes."""
+    event, file = {"do": "raise", "text": "oh dear"}, tmp_path / "file.json"
+    steps = {"function": "EchoFunction", "event": "event.json", "steps": [{"at_ms": 0}]}
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    file.write_text(json.dumps(event if shows[0] == "invoke" else steps))
+    assert main([*shows, str(file), *COMMON, "--provider", "none"]) == 1
+    shown = "".join(capsys.readouterr())
+    assert '  File "' in shown
+    assert "xa0" not in shown
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -15,10 +15,18 @@ from incumbent.validation import MAX_LIMIT, check_key, encodable, fit_message_id
 GOOD, BAD, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-def plain_printer() -> Callable[[str], None]:
-    """A printer of lines in which nothing is meant for the terminal."""
-    say = printer()
-    return lambda line: say(printable(line, keep="\t\\"))
+def plain(line: str) -> str:
+    """A line of a function, in which nothing is meant for the terminal.
+
+    The runtime client indents tracebacks by U+00A0, which is printed as a space.
+    """
+    return printable(line.replace("\xa0", " "), keep="\t\\")
+
+
+def plain_printer(stream: TextIO | None = None) -> Callable[[str], None]:
+    """A printer of such lines to standard output, or to the given stream."""
+    say = printer(stream)
+    return lambda line: say(plain(line))
 
 
 def printer(stream: TextIO | None = None) -> Callable[[str], None]:
