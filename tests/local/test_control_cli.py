@@ -95,10 +95,25 @@ def test_keyspace_that_has_no_keys_is_told_from_those_that_have(run: Run, hangin
     """As by ``dead ls``."""
     code, lines, errors = run("ls", "--keyspace", "orders")
     assert (code, lines) == (1, ["0 keys"])
-    assert errors == [
-        "incumbent: keyspace orders has no live keys; the keyspaces that have are shop-orders",
-    ]
+    told = "keyspace orders has no key that runs, waits or is held; the keyspaces that have one are shop-orders"
+    assert errors == [f"incumbent: {told}"]
     assert run("ls", "--keyspace", "orders", "--json")[:2] == (1, [])
+
+
+def test_keyspace_that_has_drained_is_no_alarm(
+    run: Run, place: tuple[Store, list[Wake]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what an operator waits for; a list that goes on says no more than that there are no keys."""
+    told = "keyspace orders has no key that runs, waits or is held. If you expect one, check --key-prefix"
+    assert run("ls", "--keyspace", "orders") == (1, ["0 keys"], [f"incumbent: {told}"])
+    clock = StepClock()
+
+    def end() -> None:
+        raise Ended
+
+    clock.while_sleeping = end
+    monkeypatch.setattr("incumbent.commands.control.clock_in_force", lambda _: clock)
+    assert run("ls", "--keyspace", "orders", "--watch") == (0, ["0 keys"], [])
 
 
 def test_key_is_shown_whole(run: Run, hanging: Claimed) -> None:

@@ -234,9 +234,10 @@ def _hint(key: str) -> None:
 
 
 def _no_keyspace(wanted: str, known: list[str]) -> str:
+    none = f"keyspace {wanted} has no key that runs, waits or is held"
     if not known:
-        return f"keyspace {wanted} has no live keys, and no other has any: check --key-prefix"
-    return f"keyspace {wanted} has no live keys; the keyspaces that have are {similar_first(wanted, known)}"
+        return f"{none}. If you expect one, check --key-prefix"
+    return f"{none}; the keyspaces that have one are {similar_first(wanted, known)}"
 
 
 def _end(answer: Object, arguments: argparse.Namespace) -> str:
