@@ -340,8 +340,8 @@ class Control(Protocol):
     def keys(self, limit: int) -> Iterable[KeyStatus]:
         """List keys that have an owner or messages, or are held, ``limit`` at most, without events.
 
-        A key whose lease was taken by hand and that stores no message may be missing. Raises ``StoredFormatUnknown``
-        after the last, with the records that could not be read in ``skipped`` (M12).
+        A key whose lease a caller took by ``acquire_lease`` and that stores no message may be missing. Raises
+        ``StoredFormatUnknown`` after the last, with the records that could not be read in ``skipped`` (M12).
         """
         ...
 

@@ -232,8 +232,8 @@ def keys(
     """List the keys of a keyspace that have an owner or messages, or are held: ``limit`` at most, without events.
 
     The keyspace is ``keyspace``, else the name of ``target``; with neither, the keys of all keyspaces are listed. On
-    Redis this looks through all names of the store. A key whose lease was taken by hand and that stores no message may
-    be missing.
+    Redis this looks through all names of the store. A key whose lease a caller took by ``acquire_lease`` and
+    that stores no message may be missing.
 
     Raises ``ConfigurationError`` and ``LeaseUnavailable``, and after the last ``StoredFormatUnknown`` (M12) or
     ``ListIncomplete``, for what is missing.
