@@ -48,7 +48,7 @@ def address_of(call: str, key: str, *, target: str | None, keyspace: str | None,
 
 def mailbox_of(provider: object | None) -> LeasingMailbox:
     """Return the test's provider, the given one, or that of the environment."""
-    chosen = STAND_IN.get() or provider
+    chosen = STAND_IN.provider or provider
     backend = provider_from_env() if chosen is None else resolve_lease_provider(chosen)
     if not is_mailbox(backend):
         raise ConfigurationError(f"{type(backend).__name__} stores no messages: give a provider with a mailbox")
@@ -57,7 +57,7 @@ def mailbox_of(provider: object | None) -> LeasingMailbox:
 
 def refuse_disabled(call: str, key: str, why: str) -> None:
     """Refuse a call that would have no effect since leasing is switched off. A test's stand-in goes before that."""
-    if STAND_IN.get() is None and flag(os.environ, "INCUMBENT_DISABLED"):
+    if STAND_IN.provider is None and flag(os.environ, "INCUMBENT_DISABLED"):
         raise ConfigurationError(f"{call} key {key!r}: INCUMBENT_DISABLED is set, so {why}; unset it", key=key)
 
 

@@ -40,7 +40,7 @@ def status(
     """
     chosen_policy = policy_in_force(policy)
     at = address_of("status of", key, target=target, keyspace=keyspace, provider=provider)
-    note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.get() or provider)
+    note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.provider or provider)
     return _archive(at.mailbox).find(at.full_key, fit_message_id(message_id), policy=chosen_policy)
 
 
@@ -68,7 +68,7 @@ def wait(
     check_ms("timeout_ms", timeout_ms, 0, MAX_TTL_MS, key)
     chosen_policy = policy_in_force(policy)
     at = address_of("wait for a message of", key, target=target, keyspace=keyspace, provider=provider)
-    note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.get() or provider)
+    note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.provider or provider)
     archive, clock, fitted = _archive(at.mailbox), clock_in_force(SYSTEM_CLOCK), fit_message_id(message_id)
     until = clock.now().plus(timeout_ms)
     pause_ms = _FIRST_PAUSE_MS
@@ -198,7 +198,7 @@ def cancel(
     refuse_disabled("cancel of a message of", key, "its messages are not stored")
     chosen_policy = policy_in_force(policy)
     at = address_of("cancel of a message of", key, target=target, keyspace=keyspace, provider=provider)
-    note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.get() or provider)
+    note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.provider or provider)
     fitted = fit_message_id(message_id)
     found = _carry_out(at, lambda control: control.cancel(at.full_key, fitted, policy=chosen_policy))
     Reporter(at).tell("cancelled", message_id=fitted, fence=found.fence, outcome=found.state)

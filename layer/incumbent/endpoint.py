@@ -123,14 +123,14 @@ class Endpoint:
                 raise suspended from error
             return result
 
-        return prepared if STAND_IN.get() is None else staged(call.full_key, prepared)
+        return prepared if STAND_IN.provider is None else staged(call.full_key, prepared)
 
     def _runner(self) -> Runner:
         """Return the runner, made at the first event with what the environment says; a test's stand-in has others."""
-        if self._runs is not None and STAND_IN.get() is None:
+        if self._runs is not None and STAND_IN.provider is None:
             return self._runs
         runner = self._runner_in_force()
-        self._runs = runner if STAND_IN.get() is None else None
+        self._runs = runner if STAND_IN.provider is None else None
         return runner
 
     def _runner_in_force(self) -> Runner:
@@ -157,7 +157,7 @@ class Endpoint:
 
     def _provider_in_force(self) -> LeaseProvider:
         """Return the provider: a test's, the given one, or the environment's. Made once, on the first event."""
-        stand_in = STAND_IN.get()
+        stand_in = STAND_IN.provider
         if stand_in is not None:
             return self._checked_provider(resolve_lease_provider(stand_in), stand_in)
         if flag(os.environ, "INCUMBENT_DISABLED"):

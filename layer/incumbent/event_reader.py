@@ -103,7 +103,7 @@ class EventReader:
 
     def _environment(self) -> tuple[str, str | None]:
         """Return the keyspace, and the function to wake unless it is this one: read once, or for each test."""
-        if self._said is None or STAND_IN.get() is not None:
+        if self._said is None or STAND_IN.provider is not None:
             self._said = (self._keyspace(), self._options.target or os.environ.get("INCUMBENT_TARGET"))
         return self._said
 

@@ -12,13 +12,13 @@ no loss.
 """
 
 import contextvars
-import os
 import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseLost
+from incumbent.owners import this_process
 from incumbent.pacemaker import Pacemaker, pacemaker_of
 
 _RETRY_MS = 250
@@ -141,7 +141,7 @@ class Heartbeat:
         self._lock = threading.Lock()  # held for moments, never while a request or a hook is under way
         self._context: contextvars.Context | None = None
         self._is_stopped = False
-        self._process: int | None = None  # until it begins
+        self._process: object = None  # until it begins
         self.waiting: int | None = None
         self.asked = asked
         """The mark of the tenure, once it was seen (M16: stop)."""
@@ -151,7 +151,7 @@ class Heartbeat:
 
         ``now`` is the present, if the caller has just looked. Raises what a thread that cannot be started raises.
         """
-        self._process = os.getpid()
+        self._process = this_process()
         now = self._clock.now() if now is None else now
         due_ms = self._due_ms(now)
         if self._ends is not None and now.until(self._ends) <= due_ms:
@@ -175,7 +175,7 @@ class Heartbeat:
     @property
     def is_copy(self) -> bool:
         """Whether this is a child process, forked from the one that the run is in."""
-        return self._process is not None and os.getpid() != self._process
+        return self._process is not None and self._process is not this_process()
 
     @property
     def is_known_held(self) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from incumbent.calls import Call, Completed, Postponed, Stopped
-from incumbent.frozen import replace
+from incumbent.frozen import changer, replace
 from incumbent.observe import LOG
 from incumbent.validation import at_any_depth, is_plain
 from incumbent.values import Message, Policy
+
+_change_message = changer(Message)
 
 
 class OwnMessage:
@@ -65,7 +67,8 @@ class OwnMessage:
                 return message
             if not is_plain(own.event):  # what is read back differs: every run sees that
                 return message
-        return replace(message, event=self._call.event)
+        change = _change_message if type(message) is Message else replace
+        return change(message, event=self._call.event)
 
 
 def _is_exactly(stored: Any, event: Any) -> bool:

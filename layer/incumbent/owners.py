@@ -1,4 +1,4 @@
-"""Owner strings, tickets and other names that no two invocations share."""
+"""Owner strings, tickets and other names that no two invocations share, and what stands for a process."""
 
 import os
 
@@ -34,3 +34,23 @@ def request_of(owner: str) -> str | None:
     """Return the request id of a run's owner string; ``None`` for a ticket or another program's owner."""
     request_id, dot, _ = owner.rpartition(".")
     return request_id if dot and not is_ticket(owner) else None
+
+
+class _Here:
+    process = object()
+
+
+def this_process() -> object:
+    """Return what stands for this process: the same object as long as it lives, and another one in a forked child.
+
+    Each run looks three times, and ``os.getpid`` is a call of the system.
+    """
+    return _Here.process
+
+
+def _note_fork() -> None:
+    _Here.process = object()
+
+
+if hasattr(os, "register_at_fork"):  # where a process can be forked
+    os.register_at_fork(after_in_child=_note_fork)

@@ -9,13 +9,13 @@ them, so that a slow store delays one run only; the first thread ends when it ha
 """
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from incumbent.clock import SYSTEM_CLOCK, Clock, Moment
+from incumbent.owners import this_process
 
 
 class Heart(Protocol):
@@ -71,7 +71,7 @@ class Pacemaker:
 
     def _begin(self) -> None:
         """Begin without a thread: at first, and in a forked child, which has none of its parent's threads."""
-        self._process = os.getpid()
+        self._process = this_process()
         self._lock = threading.Lock()  # held for moments, never while a beat is under way
         self._due: dict[Heart, Moment] = {}
         self._flights: dict[Heart, _Flight] = {}
@@ -90,7 +90,7 @@ class Pacemaker:
         ``now`` is the present, if the caller has just looked. Raises ``RuntimeError`` if no thread can be started; then
         the heart is not added.
         """
-        if os.getpid() != self._process:
+        if self._process is not this_process():
             self._begin()
         due = (self._clock.now() if now is None else now).plus(in_ms)
         with self._lock:

@@ -1,12 +1,12 @@
 """Tells observers and hooks what one invocation did."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from incumbent.calls import Call
 from incumbent.clock import Clock
 from incumbent.observe import Collected, Fact, FactName, Observer, collect, guarded, heard_by, tell
+from incumbent.owners import this_process
 from incumbent.values import Message
 
 MAX_ERROR = 500  # characters of an exception kept with its message
@@ -36,7 +36,7 @@ class Reporter:
         self._collected: tuple[Collected, ...] = ()
         if heard is None:
             self._observers, self._collected = collect(observers)
-            self._process = os.getpid()
+            self._process = this_process()
             heard = heard_by(self._observers)
         self.heard = heard
 
@@ -71,7 +71,7 @@ class Reporter:
 
     def flush(self) -> None:
         """Have the observers that collect facts tell what they have: not in a forked child, whose facts are copies."""
-        if self._collected and os.getpid() == self._process:
+        if self._collected and self._process is this_process():
             for each in self._collected:
                 guarded("observer", each.flush)
 

@@ -62,7 +62,7 @@ def send(
     check_waker(waker)
     chosen_policy = policy_in_force(policy)
     to = address_of("send to", key, target=target, keyspace=keyspace, provider=provider)
-    note_policy(chosen_policy, keyspace=to.keyspace, provider=STAND_IN.get() or provider)
+    note_policy(chosen_policy, keyspace=to.keyspace, provider=STAND_IN.provider or provider)
     given = random_name() if message_id is None else message_id
     stored = store(event)
     results.refuse_unfinished(stored, f"send to key {key!r}: store")

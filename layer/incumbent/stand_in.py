@@ -14,23 +14,20 @@ class StandIn:
 
     def __init__(self) -> None:
         """Begin without a provider."""
-        self._provider: object | None = None
+        self.provider: object | None = None
+        """The test's provider, or ``None``."""
         self.wakes: list[Any] | None = None
         """While a provider stands in: where Lambda's waker keeps each wake instead of sending it."""
 
-    def get(self) -> object | None:
-        """Return the test's provider, or ``None``."""
-        return self._provider
-
     def set(self, provider: object, wakes: list[Any] | None = None) -> object:
         """Set the test's provider. Return the earlier state, for `reset`."""
-        before = (self._provider, self.wakes)
-        self._provider, self.wakes = provider, [] if wakes is None else wakes
+        before = (self.provider, self.wakes)
+        self.provider, self.wakes = provider, [] if wakes is None else wakes
         return before
 
     def reset(self, before: object) -> None:
         """Restore an earlier state."""
-        self._provider, self.wakes = cast("tuple[object | None, list[Any] | None]", before)
+        self.provider, self.wakes = cast("tuple[object | None, list[Any] | None]", before)
 
 
 STAND_IN: Final = StandIn()
@@ -39,11 +36,11 @@ STAND_IN: Final = StandIn()
 
 def clock_in_force(given: C) -> C:
     """Return the test provider's ``staged_clock``, if it has one, else the given clock."""
-    staged_clock = getattr(STAND_IN.get(), "staged_clock", None)
+    staged_clock = getattr(STAND_IN.provider, "staged_clock", None)
     return given if staged_clock is None else cast("C", staged_clock)
 
 
 def staged(key: str, work: W) -> W:
     """Wrap a key's runs by the test provider's method ``staged``, if it has one."""
-    around = getattr(STAND_IN.get(), "staged", None)
+    around = getattr(STAND_IN.provider, "staged", None)
     return work if around is None else cast("W", around(key, work))

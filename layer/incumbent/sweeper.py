@@ -381,7 +381,7 @@ def _limit(text: str) -> int:
 
 def _mailbox() -> Mailbox:
     """Return the mailbox of a test that stands in, or else the environment's."""
-    stand_in = STAND_IN.get()
+    stand_in = STAND_IN.provider
     provider = _from_env() if stand_in is None else resolve_lease_provider(stand_in)
     if not is_mailbox(provider):
         raise ConfigurationError(f"{type(provider).__name__} stores no messages: there is nothing to sweep")

@@ -1,8 +1,10 @@
 """Owners and tickets: no two alike, and never one for the other."""
 
+import os
+
 import pytest
 
-from incumbent.owners import is_ticket, new_owners, new_ticket, random_name, request_of
+from incumbent.owners import is_ticket, new_owners, new_ticket, random_name, request_of, this_process
 from incumbent.validation import check_owner
 
 
@@ -35,3 +37,13 @@ def test_names_are_hard_to_guess() -> None:
     for made, prefix in ((new_ticket(), "ticket."), (owner, "r."), (another, "r."), (random_name(), "")):
         assert made.startswith(prefix)
         assert len(bytes.fromhex(made.removeprefix(prefix))) >= 10
+
+
+def test_forked_child_is_another_process() -> None:
+    """A parent stays the same one, whatever it forks."""
+    parent = this_process()
+    child = os.fork()
+    if not child:
+        os._exit(0 if this_process() not in (parent, None) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert this_process() is parent

@@ -93,8 +93,8 @@ def store_named_by(arguments: argparse.Namespace) -> dict[str, str]:
 
 def provider_of(arguments: argparse.Namespace) -> object:
     """Return the provider of the store that the options or the environment name; a test's stand-in goes before it."""
-    if STAND_IN.get() is not None:
-        return STAND_IN.get()
+    if STAND_IN.provider is not None:
+        return STAND_IN.provider
     environment = store_named_by(arguments)
     if environment["INCUMBENT_PROVIDER"] == "memory":
         raise ConfigurationError("the memory provider's store is in the process that uses it: name redis or dynamodb")
