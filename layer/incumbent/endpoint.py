@@ -126,11 +126,14 @@ class Endpoint:
         return prepared if STAND_IN.provider is None else staged(call.full_key, prepared)
 
     def _runner(self) -> Runner:
-        """Return the runner, made at the first event with what the environment says; a test's stand-in has others."""
+        """Return the runner, made at the first event with what the environment says.
+
+        A test's stand-in has others, and one that was made without leases, for an emergency, is not kept.
+        """
         if self._runs is not None and STAND_IN.provider is None:
             return self._runs
         runner = self._runner_in_force()
-        self._runs = runner if STAND_IN.provider is None else None
+        self._runs = None if STAND_IN.provider is not None or flag(os.environ, "INCUMBENT_DISABLED") else runner
         return runner
 
     def _runner_in_force(self) -> Runner:

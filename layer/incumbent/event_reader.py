@@ -102,10 +102,12 @@ class EventReader:
         return self._environment()[0]
 
     def _environment(self) -> tuple[str, str | None]:
-        """Return the keyspace, and the function to wake unless it is this one: read once, or for each test."""
-        if self._said is None or STAND_IN.provider is not None:
-            self._said = (self._keyspace(), self._options.target or os.environ.get("INCUMBENT_TARGET"))
-        return self._said
+        """Return the keyspace, and the function to wake unless it is this one: read once, and anew for each test."""
+        if self._said is not None and STAND_IN.provider is None:
+            return self._said
+        said = self._keyspace(), self._options.target or os.environ.get("INCUMBENT_TARGET")
+        self._said = said if STAND_IN.provider is None else None
+        return said
 
     def _keyspace(self) -> str:
         if self._options.keyspace is not None:

@@ -11,10 +11,10 @@ Python packs the arguments of a class that is called into a tuple and a dict, an
 makes is made by functions, therefore, in a third of the time: see `maker` and `changer`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:  # type checkers know the standard library's, with every field
     from dataclasses import dataclass, field, replace
@@ -108,9 +108,16 @@ def _compiled(made: type[Any], name: str, parameters: list[str], lines: list[str
 def _first_init(self: Any, /, *args: Any, **given: Any) -> None:
     """Compile ``__init__`` for the first value of a class, and fill the value."""
     made = _made_of(self)
-    parameters, lines, scope = _filling(made)
+    parameters, values, scope = _filling(made)
+    lines = _set(values)
     if _is_frozen(made) and lines:
-        lines = ["class__ = self.__class__", "set_class__(self, open__)", *lines, "self.__class__ = class__"]
+        scope.update(made__=made, set__=object.__setattr__)
+        lines = [
+            "if self.__class__ is made__:",
+            *(f" {line}" for line in ("set_class__(self, open__)", *lines, "self.__class__ = made__")),
+            "else:",  # a subclass, which may have attributes of its own
+            *(f" set__(self, {name!r}, {value})" for name, value in values.items()),
+        ]
     made.__init__ = _compiled(made, "__init__", ["self", *parameters], [*lines, *_check(made), "return"], **scope)
     made.__init__(self, *args, **given)
 
@@ -123,40 +130,55 @@ def _first_replace(self: Any, /, **changes: Any) -> Any:
 
 
 def _changer(made: Any) -> Any:
-    names = list(made.__frozen_fields__)
-    lines = [f"self.{name} = copied__.{name} if {name} is absent__ else {name}" for name in names]
+    values = {name: f"copied__.{name} if {name} is absent__ else {name}" for name in made.__frozen_fields__}
     return _compiled(
         made,
         "__replace__",
-        ["copied__", "/", *(f"{name}=absent__" for name in names)],
-        ["self = new__(open__)", *lines, "self.__class__ = copied__.__class__", *_check(made), "return self"],
+        ["copied__", "/", *(f"{name}=absent__" for name in values)],
+        [
+            "if copied__.__class__ is not made__:",
+            f" return replace__(copied__, {', '.join(f'{name}={name}' for name in values)})",
+            *("self = new__(open__)", *_set(values), "self.__class__ = made__", *_check(made), "return self"),
+        ],
+        made__=made,
+        replace__=_replace_subclass,
     )
 
 
+def _replace_subclass(copied: Any, **changes: Any) -> Any:
+    from dataclasses import replace  # which knows the fields of a subclass
+
+    return replace(copied, **{name: value for name, value in changes.items() if value is not _ABSENT})
+
+
 def _maker(made: Any) -> Any:
-    parameters, lines, scope = _filling(made)
+    parameters, values, scope = _filling(made)
     return _compiled(
         made,
         f"make_{made.__name__}",
         parameters,
-        ["self = new__(open__)", *lines, "self.__class__ = made__", *_check(made), "return self"],
+        ["self = new__(open__)", *_set(values), "self.__class__ = made__", *_check(made), "return self"],
         made__=made,
         **scope,
     )
 
 
-def _filling(made: Any) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Return the parameters of what fills a value of a class, its lines, and what these refer to."""
-    scope, parameters, lines = dict[str, Any](), [], []
+def _filling(made: Any) -> tuple[list[str], dict[str, str], dict[str, Any]]:
+    """Return the parameters of what fills a value of a class, each field's value, and what these refer to."""
+    scope, parameters, values = dict[str, Any](), [], {}
     for name, each in made.__frozen_fields__.items():
         scope[f"given__{name}"] = each.default if each.factory is None else each.factory
         if each.factory is not None:
             parameters.append(f"{name}=absent__")
-            lines.append(f"self.{name} = given__{name}() if {name} is absent__ else {name}")
+            values[name] = f"given__{name}() if {name} is absent__ else {name}"
         else:
             parameters.append(name if each.default is _ABSENT else f"{name}=given__{name}")
-            lines.append(f"self.{name} = {name}")
-    return (["*", *parameters] if made.__match_args__ == () and parameters else parameters), lines, scope
+            values[name] = name
+    return (["*", *parameters] if made.__match_args__ == () and parameters else parameters), values, scope
+
+
+def _set(values: dict[str, str]) -> list[str]:
+    return [f"self.{name} = {value}" for name, value in values.items()]
 
 
 def _check(made: Any) -> list[str]:
@@ -233,12 +255,20 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({said})"
 
 
+def _names(self: Any) -> Iterable[str]:
+    if "__frozen_fields__" in type(self).__dict__:
+        return cast("Iterable[str]", self.__frozen_fields__)
+    from dataclasses import fields  # which knows those of a subclass
+
+    return [each.name for each in fields(self)]
+
+
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, name) for name in self.__frozen_fields__]
+    return [getattr(self, name) for name in _names(self)]
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for name, value in zip(self.__frozen_fields__, state, strict=True):
+    for name, value in zip(_names(self), state, strict=True):
         object.__setattr__(self, name, value)
 
 

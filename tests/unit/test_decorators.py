@@ -720,6 +720,32 @@ def test_disabled_may_be_said_to_be_off(shop: Shop, monkeypatch: pytest.MonkeyPa
     assert shop.seen == []
 
 
+def test_leases_come_back_when_the_switch_for_an_emergency_is_off(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tests share a process, none runs without a lease because one before it did."""
+    handler = shop.handler()
+    monkeypatch.setenv("INCUMBENT_DISABLED", "1")
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="INCUMBENT_DISABLED"):
+            handler({"k": "a"}, shop.context())
+    assert shop.store.calls == []
+    monkeypatch.delenv("INCUMBENT_DISABLED")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handler({"k": "a"}, shop.context())
+    assert shop.store.calls == ["claim", "settle"]
+
+
+def test_keyspace_of_a_test_ends_with_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment says under a stand-in is not kept for the events after it."""
+    handler = shop.handler(keyspace=None)
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "in-test")
+    with stand_in(MemoryProvider(clock=shop.clock)):
+        handler({"k": "a"}, shop.context())
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    shop.occupy("orders/a")
+    assert handler({"k": "a"}, shop.context())["status"] == "accepted"
+
+
 def test_stand_in_goes_before_every_provider(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of a user's handler needs neither its store nor its environment."""
     monkeypatch.setenv("INCUMBENT_DISABLED", "1")

@@ -121,6 +121,39 @@ def test_the_standard_library_takes_them_for_its_own() -> None:
     assert repr(letter) == "Letter(name='a', weight=1, stops=['x'], seen=0, stamp='s')"
 
 
+class Crate(Parcel):
+    """A plain subclass, whose values have attributes of their own."""
+
+    @property
+    def twice(self) -> int:
+        """Double the weight."""
+        return 2 * self.weight
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tagged(Parcel):
+    """A subclass by the standard library."""
+
+    tag: str = ""
+
+
+def test_subclasses_of_another_kind_are_values_too() -> None:
+    """Plain ones and the standard library's: made, checked, frozen, copied with all that they have."""
+    crate, tagged = Crate(name="a", weight=3), Tagged(name="a", tag="t")
+    assert (crate.twice, crate.stops, tagged.tag, tagged.weight) == (6, [], "t", 1)
+    assert (type(replace(crate, weight=4)), replace(crate, weight=4).twice) == (Crate, 8)
+    assert replace(tagged, weight=4) == Tagged(name="a", weight=4, tag="t") == dataclasses.replace(tagged, weight=4)
+    for value in (crate, tagged):
+        assert copy.copy(value) == pickle.loads(pickle.dumps(value)) == value  # noqa: S301 - our own bytes
+    for kind in (Crate, Tagged):
+        with pytest.raises(ValueError, match="weight"):
+            kind(name="a", weight=-1)
+        with pytest.raises(ValueError, match="weight"):
+            replace(kind(name="a"), weight=-1)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            kind(name="a").weight = 2  # type: ignore[misc]
+
+
 def test_a_pickle_of_other_fields_is_refused() -> None:
     """Not taken for a value some of whose fields are missing."""
     letter = Letter(name="a", stamp="s")
