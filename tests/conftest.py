@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +42,8 @@ def why_no_chromium() -> str | None:
 def pytest_configure() -> None:
     """Refuse to run without a server where it was said that it must be there; collect no garbage until all is found."""
     gc.disable()  # what is imported and collected stays
+    # The background jobs of a shell ignore Ctrl-C, and so would all that the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, reason in (("dynalite", why_no_dynalite()), ("Redis", why_no_redis()), ("Chromium", why_no_chromium())):
         variable = f"INCUMBENT_REQUIRE_{name.upper()}"
         if reason is not None and os.environ.get(variable) == "1":

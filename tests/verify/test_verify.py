@@ -20,7 +20,7 @@ from incumbent.errors import LeaseUnavailable
 from incumbent.testing.redis_cluster import redis_cluster, wait_until
 from incumbent.testing.servers import DynamoDBServer, ValkeyServer, create_table, valkey, why_no_dynalite
 from incumbent.values import Acquisition, Message, Routed
-from incumbent.verify import costs, failover, run
+from incumbent.verify import conformance, costs, failover, run
 from incumbent.verify.pairs import OneRun, faults_of
 from incumbent.verify.redis_store import RedisStore
 from incumbent.verify.store import REQUESTS, STEM, Dropped
@@ -356,6 +356,23 @@ def test_store_that_breaks_a_rule_fails(
     store = kind(environ(lone_valkey))
     found = list(run.verified(store, [part], matching=matching))
     assert [check for check in found if check.status == "failed"], found
+    assert [check.status for check in run.emptied(store)] == ["ok"]
+    assert redis_names() == []
+
+
+def test_suite_that_breaks_off_has_not_passed(
+    lone_valkey: ValkeyServer, redis_names: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests that were not reached say nothing about the store."""
+
+    def fail(*_: object) -> None:
+        raise OSError("no space is left on the device")
+
+    monkeypatch.setattr(conformance._Listener, "pytest_runtest_logreport", fail)  # noqa: SLF001 - a plugin that fails
+    store = RedisStore(environ(lone_valkey))
+    (failed,) = run.verified(store, ["conformance"], matching="late_owner")
+    assert failed.status == "failed"
+    assert "pytest broke off (INTERNAL_ERROR)" in failed.found
     assert [check.status for check in run.emptied(store)] == ["ok"]
     assert redis_names() == []
 

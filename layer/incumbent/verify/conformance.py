@@ -47,7 +47,10 @@ def conformance(store: VerifiedStore, matching: str = "") -> Iterator[Check]:
 
 
 def _ran(store: VerifiedStore, chosen: Callable[[str], bool]) -> "_Listener":
-    """Run the chosen tests, and return what became of them. Raises ``KeyboardInterrupt``."""
+    """Run the chosen tests, and return what became of them.
+
+    Raises ``KeyboardInterrupt``, and ``RuntimeError`` if pytest broke off: then not all have run.
+    """
     listener = _Listener(store, chosen)
     quiet = ("-p", "no:cacheprovider", "-p", "no:terminal", "--noconftest", "--disable-plugin-autoload")
     kept = {name: os.environ.pop(name) for name in _OF_PYTEST if name in os.environ}
@@ -60,6 +63,9 @@ def _ran(store: VerifiedStore, chosen: Callable[[str], bool]) -> "_Listener":
         os.environ.update(kept)
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+        ended = getattr(code, "name", code)
+        raise RuntimeError(f"pytest broke off ({ended}) after {listener.run:,} tests; the others were not run")
     return listener
 
 
