@@ -62,7 +62,7 @@ class _Run:
     )
 
     def __init__(
-        self, holding: Holding, began: Moment, ended: Moment, *, result: Any, error: BaseException | None
+        self, holding: Holding, began: Moment, ended: Moment, result: Any, error: BaseException | None
     ) -> None:
         lease = holding.lease
         self.began = began
@@ -277,7 +277,7 @@ class Invocation:
             _CURRENT.reset(current)
         if is_copy:
             self._end_child(error)
-        run = _Run(holding, began, clock.now(), result=result, error=error)
+        run = _Run(holding, began, clock.now(), result, error)
         took_ms = began.until(run.ended)
         self.progress.longest_ms = max(self.progress.longest_ms, took_ms)
         return run

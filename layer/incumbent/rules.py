@@ -785,7 +785,7 @@ def _own(
 
     ``wanted`` is the caller's own message, as it was before; ``mail`` are the messages if it was not among them.
     """
-    running = _running(state)
+    running = _running(state) if state.mail else []
     known = None if as_ticket else policy  # a caller that only sends need not know how failures pause
     most = 0 if as_ticket or running else policy.max_attempts  # those whose run died may have to be buried first
     new = _grant(state, owner, now_ms, ttl_ms, skew_ms, origin=origin, policy=known, mail=mail, max_attempts=most)
@@ -866,10 +866,12 @@ def settle(  # noqa: C901, PLR0912 - one branch for each outcome
     ends = _ends(policy)
     mail = _taken_back(kept, now_ms, ends)
     ended = Traces.of(state.ended).plus(traces).forgotten(now_ms, policy.window_ms)
-    state = _bury(_free(state, now_ms, settled, ends=ends, mail=mail, ended=ended), (*spent, *died), now_ms)
+    state = _free(state, now_ms, settled, ends=ends, mail=mail, ended=ended)
+    if spent or died:
+        state = _bury(state, (*spent, *died), now_ms)
     if hold_ms:
         state = hold(state, now_ms, now_ms + hold_ms, hold_reason)
-    if successor is None or now_ms < not_before_ms(state) or not due(state, now_ms):
+    if successor is None or not mail or now_ms < not_before_ms(state) or not due(state, now_ms):
         return _freed(state, now_ms, mark)
     new = _grant(state, successor, now_ms, ttl_ms)
     if ticket is not None:

@@ -127,7 +127,7 @@ class Traces(Sequence[Ended]):
 
     def has_failed(self, claim: str, now_ms: int, window_ms: int) -> bool:
         """Return whether a claim's own message failed within the window, and went back to its source (M3)."""
-        return self._found("failed", claim, now_ms, window_ms) is not None
+        return "failed" in self._parts and self._found("failed", claim, now_ms, window_ms) is not None
 
     def _found(self, kind: Outcome, name: str, now_ms: int, window_ms: int) -> tuple[int, Ended] | None:
         if kind not in self._parts:

@@ -263,7 +263,7 @@ def to_json(event: object, *, key: str, message_id: str, most_bytes: int) -> str
                 "be stored: keep the body elsewhere and send its location, or choose what is stored with store=",
                 key=key,
             )
-        wrong = _look_through(event, escaped=escaped)[0]
+        wrong = None if not escaped and _is_flat(event) else _look_through(event, escaped=escaped)[0]
     if wrong is None:
         return text
     raise MessageInvalid(
@@ -346,12 +346,18 @@ _PAIR = "[\ud800-\udbff][\udc00-\udfff]"  # two characters that JSON reads back 
 
 
 _PLAIN: frozenset[type] = frozenset({str, dict, list, int, bool, float, type(None)})  # the types that JSON is read as
+_TEXT: frozenset[type] = frozenset({str})
 _LEAVES = frozenset({str, bool, float, type(None)})  # of them, those in which nothing is wrong unless it is escaped
 
 
 def _kind_of(value: object) -> type:
     """Return as which of these types a value is written that is of none of them itself."""
     return list if isinstance(value, tuple) else next((each for each in _PLAIN if isinstance(value, each)), type(None))
+
+
+def _is_flat(event: object) -> bool:
+    """Return whether an event is an object of texts and the like: nothing is wrong in one, as is seen at a glance."""
+    return type(event) is dict and _TEXT.issuperset(map(type, event)) and _LEAVES.issuperset(map(type, event.values()))
 
 
 def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  # noqa: C901, PLR0912 - one loop
@@ -375,9 +381,9 @@ def _look_through(event: object, *, escaped: bool) -> tuple[str | None, bool]:  
             elif kind is dict:
                 if depth == MAX_DEPTH:
                     return _TOO_DEEP, plain
-                for name in value:
-                    if type(name) is not str:
-                        plain = False
+                if not _TEXT.issuperset(map(type, value)):
+                    plain = False
+                    for name in value:
                         if not isinstance(name, str):
                             named = type(name).__name__
                             return f"a dictionary has the name {shown(name)}, a {named}: names are text", plain

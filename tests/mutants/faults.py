@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "a settle frees the key whatever waits (M2)",
         RULES_PY,
-        "    if successor is None or now_ms < not_before_ms(state) or not due(state, now_ms):",
+        "    if successor is None or not mail or now_ms < not_before_ms(state) or not due(state, now_ms):",
         "    if True:",
         (MEMORY,),
     ),

@@ -79,7 +79,7 @@ def readable(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def all_readable(messages: Sequence[Message]) -> bool:
     """Return whether all messages can be read, as nearly always."""
-    return not [message for message in messages if isinstance(message, Unreadable)]
+    return Unreadable not in map(type, messages)
 
 
 def claim_readable(claim: Callable[[], Claim], settle: Settle, own: Message | None) -> Claim:
