@@ -33,7 +33,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
 SECTION, THROUGH = (
     PAGE.partition("## A key that hangs\n")[2].partition("\n## ")[0].split("### Through the sweeper's function\n")
 )
-LS, SHOW, HOLD, STOP, RELEASE, RESUME, WATCH = commands(SECTION)
+LS, SHOW, HOLD, STOP, RISK, RELEASE, RESUME, WATCH = commands(SECTION)
 KEY = "shop-orders/order-1001"
 CONTROLLED = [pytest.param(False, id="at a terminal"), pytest.param(True, id="through the sweeper's function")]
 
@@ -45,8 +45,8 @@ def event(message_id: str) -> dict[str, str]:
 
 def test_page_has_the_commands_in_order() -> None:
     """And those of its last section are the same with another way in."""
-    words = [each[0] for each in (LS, SHOW, HOLD, STOP, RELEASE, RESUME, WATCH)]
-    assert words == ["ls", "show", "hold", "stop", "release", "resume", "ls"]
+    words = [each[0] for each in (LS, SHOW, HOLD, STOP, RISK, RELEASE, RESUME, WATCH)]
+    assert words == ["ls", "show", "hold", "stop", "release", "release", "resume", "ls"]
     through = commands(THROUGH)
     way = ["--through", "STACK-sweeper:control"]
     assert through == [[*LS[:1], *way, *LS[1:]], [*RELEASE[:1], *way, *RELEASE[1:]]]
@@ -80,6 +80,8 @@ class Terminal:
         assert self.run(STOP) == [f"{KEY}: its run with fence {said[1]} was asked to stop"]
         asked = "asked to stop: incident 12"
         assert any(asked in row for row in self.run(SHOW))
+        assert main([*RISK[:1], *self.way, *RISK[1:]]) == 2
+        assert "release frees a key whose run may still go on" in self.capsys.readouterr().err
         (freed,) = self.run(RELEASE)
         assert freed.startswith(f"{KEY} was released from ")
         assert freed.endswith(f" with fence {said[1]}; it is held, so no run begins")
