@@ -88,6 +88,11 @@ class Change:
         return self.held and (self._granted or self._freed)
 
     @property
+    def leaves_nothing(self) -> bool:
+        """Whether the live owner's own step frees its key and leaves no message: no answer would say more."""
+        return self.held and self._freed and not self.new.mail
+
+    @property
     def _holds(self) -> bool:
         """Whether a hold or a burst begins, goes on for longer, or is ended (M15)."""
         old, new = self._old, self.new

@@ -213,7 +213,7 @@ class Steps:
                 late=late,
                 moved=moved,
             )
-            return change.update(now_ms).request(), said
+            return change.update(now_ms).request("NONE" if change.leaves_nothing else "ALL_NEW"), said
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
         # A body that the record no longer names is not used, unless a letter names it.
