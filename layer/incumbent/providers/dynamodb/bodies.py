@@ -12,7 +12,7 @@ PARTS_KEPT_S = 2 * KEPT_S  # bodies in parts, which stay where they are when the
 
 
 class Reference(str):
-    """In place of a message's text: the digest of the claim under which its body is stored.
+    """In place of a message's text: the digest of the claim that stored its body, and of the text.
 
     Of a body in parts, their number follows after a dot.
     """
@@ -26,7 +26,7 @@ class Reference(str):
 
 
 def body_names(message_id: str, reference: Reference) -> list[str]:
-    """The sort keys of a large body, part by part: names of their own for each claim of each id, and no two meet."""
+    """The sort keys of a large body, part by part: names of their own for each claim and text of an id."""
     name = f"{BODY}{escaped(message_id)}#{reference.partition('.')[0]}"
     return [name] if reference.parts == 1 else [f"{name}.{part}" for part in range(1, reference.parts + 1)]
 

@@ -29,7 +29,7 @@ from incumbent.providers.dynamodb.bodies import Reference
 from incumbent.providers.dynamodb.change import Change
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.item import Record
-from incumbent.providers.dynamodb.names import digest
+from incumbent.providers.dynamodb.names import body_digest
 from incumbent.providers.dynamodb.steps import (
     Steps,
     When,
@@ -274,5 +274,5 @@ class Claiming:
 
     def _put_body(self) -> None:
         due_ms = self.steps.clock.now().wall_ms + self.after_ms  # from when its body is kept (M14)
-        name = digest(self.owner)
+        name = body_digest(self.owner, self.text)
         self.body = self.steps.put_body(self.call, self.message_id or "", name, self.text, due_ms)

@@ -4,8 +4,8 @@ Partition key ``pk`` is ``<prefix>#<key>``; a prefix holds no ``#``, so no two k
 sort key ``sk`` there are five kinds of item::
 
     lease                the key's state, below
-    body#<id>#<claim>    a message too large to stand inline, under the name of the claim that stored it:
-                         v, body, expires_on; of one that is too large for an item each part, as body#<id>#<claim>.<n>
+    body#<id>#<digest>   a message too large to stand inline, under the digest of its claim and its text (M5):
+                         v, body, expires_on; of one that is too large for an item each part, as body#<id>#<digest>.<n>
     dead#<id>#<letter>   a message out of attempts, under a name that no other letter ever has:
                          v, id, body, attempts, error, stored, died, fence, rank, expires_on; ref in place of body,
                          where that is in parts

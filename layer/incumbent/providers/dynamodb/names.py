@@ -45,6 +45,14 @@ def owner_digest(owner: str) -> Digest:
     return Digest(digest(owner)[:OWNER])
 
 
+def body_digest(claim: str, body: str) -> str:
+    """Return what tells a large body from all others of its message's id: by which claim it came, and its text.
+
+    By the claim alone, a claim that is repeated with another text would replace the first (M5).
+    """
+    return digest(f"{claim}.{hashlib.sha256(body.encode()).hexdigest()}")
+
+
 def digests(names: Iterable[str]) -> dict[str, str]:
     """Return names by their digests."""
     known: dict[str, str] = {}
