@@ -113,7 +113,7 @@ def leased(**options: Unpack[Options]) -> Callable[[F], F]:
 
             return endpoint.handle(event, context, work)
 
-        setattr(leased_handler, MARK, True)
+        setattr(leased_handler, MARK, endpoint)
         return cast("F", leased_handler)
 
     return decorate
@@ -202,7 +202,7 @@ def leased_function(
             return True
 
         leased_call.resume = resume  # type: ignore[attr-defined]
-        setattr(leased_call, MARK, True)
+        setattr(leased_call, MARK, endpoint)
         return cast("LeasedFunction", leased_call)
 
     return decorate

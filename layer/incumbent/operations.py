@@ -88,7 +88,7 @@ def show_letter(store: Store, say: Say, *, key: str, message_id: str) -> bool:
     if unread is not None:
         say(printable(f"{key} has no dead letter {message_id} that can be read"))
         raise unread
-    say(printable(_none(key, message_id)))
+    say(none_of(key, f"dead letter {message_id}"))
     return False
 
 
@@ -169,10 +169,10 @@ def _is_store(value: object) -> TypeGuard[Store]:
     return is_lease_provider(value) and is_mailbox(value) and is_archive(value)
 
 
-def none_of(key: str) -> str:
-    """What to say of a key that has no dead letters."""
+def none_of(key: str, what: str = "dead letters") -> str:
+    """What to say of a key that has none."""
     hint = key_hint(key)
-    return printable(f"{key} has no dead letters" + (f": {hint}" if hint else ""))
+    return printable(f"{key} has no {what}" + (f": {hint}" if hint else ""))
 
 
 def _keyspaces(store: Store, wanted: str) -> str:
@@ -228,7 +228,7 @@ def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, w
     except StoredFormatUnknown as error:
         say(printable(f"{message_id}: {error}"))
         return False
-    say(printable(f"{message_id} {what} {key}" if done else _none(key, message_id)))
+    say(printable(f"{message_id} {what} {key}") if done else none_of(key, f"dead letter {message_id}"))
     return done
 
 
@@ -266,11 +266,6 @@ def _object(letter: DeadLetter) -> dict[str, object]:
         "last_error": message.last_error,
         "event": message.event,
     }
-
-
-def _none(key: str, message_id: str) -> str:
-    hint = key_hint(key)
-    return f"{key} has no dead letter {message_id}" + (f": {hint}" if hint else "")
 
 
 def key_hint(key: str) -> str:

@@ -56,6 +56,14 @@ class Nothing:
     """A value without fields."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A value that can be in a set, with a field that does not count."""
+
+    number: int
+    seen: int = field(default=0, compare=False)
+
+
 @dataclass(slots=True)
 class Counter:
     """A value that may change. Its other fields have names of variables."""
@@ -72,6 +80,8 @@ def test_values_are_compared_by_class_and_fields() -> None:
     assert Parcel(name="a") != Letter(name="a", stamp="s")
     assert hash(Nothing()) == hash(Nothing())
     assert Nothing() == Nothing()
+    assert {Ticket(1, seen=1), Ticket(1, seen=2), Ticket(2, seen=1)} == {Ticket(1), Ticket(2)}
+    assert hash(Ticket(1, seen=1)) == hash(Ticket(1, seen=2)) != hash(Ticket(2, seen=1))
 
 
 def test_each_value_gets_a_default_that_is_made_for_it() -> None:

@@ -1,9 +1,13 @@
 """Every limit, version and retention, written out: who changes one decides it, and says so in the documentation."""
 
 import importlib
+import inspect
 from typing import Any
 
 import pytest
+
+import incumbent
+from incumbent.observe import log_fact
 
 DAY_MS = 86_400_000
 
@@ -68,3 +72,68 @@ def test_limit_is_what_is_documented(module: str) -> None:
     """Also where a test of its effect would take the same name."""
     found = importlib.import_module(f"incumbent.{module}")
     assert {name: getattr(found, name) for name in LIMITS[module]} == LIMITS[module]
+
+
+# What an argument is that is not given, of what everyone may call.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "Claimed": {"dead_lettered": ()},
+    "Continued": {"dead_lettered": ()},
+    "Duplicate": {"dead_lettered": ()},
+    "Fact": {"message_ids": ()},
+    "Failure": {"final": False},
+    "Idle": {"dead_lettered": ()},
+    "ListIncomplete": {"skipped": ()},
+    "Message": {"attempt": 0, "stored_at_ms": 0, "due_at_ms": 0, "promised": False},
+    "Origin": {"keyspace": ""},
+    "Policy": {
+        "max_pending": 100,
+        "max_message_bytes": 3 * 1_024**2,
+        "window_ms": 3_600_000,
+        "max_attempts": 5,
+        "pauses_ms": (1_000, 10_000, 60_000, 300_000),
+        "on_error": "skip",
+        "keep": "all",
+        "result_bytes": 0,
+    },
+    "Released": {"dead_lettered": ()},
+    "RetryLater": {"reason": "the handler asked for a pause", "scope": "message"},
+    "Routed": {"superseded": ()},
+    "Status": {"result_is": "none"},
+    "Stop": {"start": 1},
+    "StoredFormatUnknown": {"skipped": (), "readable": ()},
+    "Wake": {"hops": 0, "after_ms": 0},
+    "hold": {"waker": "auto"},
+    "keys": {"limit": 1_000},
+    "resume": {"waker": "auto"},
+    "send": {"waker": "auto", "ttl_ms": 30_000, "after_ms": 0},
+    "show": {"events": False},
+    "providers.dynamodb.DynamoDBProvider": {"key_prefix": "incumbent", "max_clock_skew_ms": 1_000},
+    "providers.redis.RedisProvider": {"key_prefix": "incumbent"},
+    "settings.Settings": {
+        "ttl_ms": 30_000,
+        "when_busy": "enqueue",
+        "deliver": "one",
+        "debounce_ms": 0,
+        "min_gap_ms": 0,
+        "cancel_on_stop": False,
+        "max_hops": 100,
+    },
+    "sweeper.sweep": {"limit": 100, "observers": (log_fact,)},
+}
+
+
+def found(name: str) -> Any:
+    """Return what has this name in the package."""
+    module, _, own_name = name.rpartition(".")
+    return getattr(importlib.import_module(f"incumbent.{module}") if module else incumbent, own_name)
+
+
+PUBLIC = {name for name in incumbent.__all__ if callable(getattr(incumbent, name))}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC | DEFAULTS.keys()))
+def test_default_is_what_is_documented(name: str) -> None:
+    """Of numbers, words and switches."""
+    arguments = inspect.signature(found(name)).parameters.values()
+    values = {each.name: each.default for each in arguments if isinstance(each.default, int | str | tuple)}
+    assert values == DEFAULTS.get(name, {})

@@ -1,8 +1,10 @@
 """What a call costs Redis, in figures that do not depend on the machine: requests, commands in scripts, bytes."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.resources import files
 from types import FrameType
 from typing import Any
 
@@ -10,9 +12,9 @@ import pytest
 import redis
 
 from incumbent.providers.redis import RedisProvider
-from incumbent.providers.redis.scripting import script
+from incumbent.providers.redis.scripting import Script, script
 from incumbent.testing import servers
-from incumbent.values import Claimed, Continued, Debounce, Message, Origin, Policy, Routed
+from incumbent.values import Claimed, Continued, Debounce, Message, Origin, Policy, Released, Routed
 from tests.redis_records import edit
 from tests.unit.stage import profiled
 
@@ -239,3 +241,33 @@ class TestControl:
         )
         assert sum(found.values()) <= 12, found
         assert sent <= 4_700
+
+
+SHORT = {"acquire": "acquire_free", "claim": "claim_alone", "settle": "settle_alone"}
+
+
+def cut(name: str) -> Script:
+    """Return a script that ends with an error behind its short part."""
+    whole = script(name)
+    part = (files("incumbent.providers.redis") / "scripts" / f"{SHORT[name]}.lua").read_bytes()
+    text = b"%b%b\nreturn redis.error_reply('ERR not short')" % whole.text.partition(part)[:2]
+    return Script(text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(), names=whole.names)
+
+
+def test_most_runs_end_in_the_short_part_of_each_script(
+    valkey_server: servers.ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest would say the same, later. Also on a key that has run before, by another owner."""
+    provider = RedisProvider(url=valkey_server.url, key_prefix="short")
+    monkeypatch.setattr(
+        "incumbent.providers.redis.server.script", lambda name: (cut if name in SHORT else script)(name)
+    )
+    for number in range(3):
+        for origin in (None, ORIGIN):
+            owner, key = f"owner {number}", f"run {origin is None}"
+            message = Message(id=f"m{number}", event=number)
+            assert isinstance(provider.claim(key, owner, TTL_MS, message, origin=origin), Claimed)
+            assert isinstance(provider.settle(key, owner, ttl_ms=TTL_MS, handled=[message.id]), Released)
+        assert provider.acquire_lease("lease", f"owner {number}", TTL_MS).acquired
+        provider.release_lease("lease", f"owner {number}")
+    provider.close()

@@ -2240,3 +2240,9 @@ class TestSettings:
     def test_every_error_is_of_the_tree(self) -> None:
         """So that one except clause catches it."""
         assert issubclass(LeaseUnavailable, IncumbentError)
+
+    def test_fault_of_a_single_servers_client_is_raised_as_it_is(self) -> None:
+        """Only redis-py's client of a cluster says by an AttributeError that a slot is moving."""
+        client: Any = Refusing(AttributeError("no such attribute"))
+        with pytest.raises(AttributeError, match="no such attribute"):
+            RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k")

@@ -3,6 +3,7 @@
 import copy
 import json
 import runpy
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,12 @@ def test_what_is_not_a_credential_is_stored(name: str) -> None:
     """What a follow-up goes on with, or answers to."""
     event = {"requestContext": {"http": {}, name: "kept"}, "headers": {name: "kept"}, "rawQueryString": f"{name}=kept"}
     assert stored_form(event) == event
+
+
+def test_value_that_is_not_json_is_left_as_it_is() -> None:
+    """The check of the stored event refuses it then, and names it."""
+    other = [("a", "b"), Decimal(1), object()]
+    event = {"requestContext": {"http": {}}, "headers": {"others": other}}
+    stored = stored_form(event)["headers"]["others"]
+    assert [type(each) for each in stored] == [tuple, Decimal, object]
+    assert stored == other
