@@ -90,7 +90,7 @@ def check_waits(backend: object, ttl_ms: int) -> None:
     Only a provider with a method ``check_ttl(ttl_ms)`` is checked; that method raises ``ConfigurationError``.
     """
     check = getattr(backend, "check_ttl", None)
-    if callable(check):
+    if check is not None:
         check(ttl_ms)
 
 

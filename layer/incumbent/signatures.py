@@ -56,7 +56,7 @@ def takes_lease(function: Callable[..., Any]) -> bool:
     code = _code(function)
     if code is not None:
         named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        return "lease" in named or bool(code.co_flags & _TAKES_ANY)
+        return "lease" in named or code.co_flags & _TAKES_ANY != 0
     taken = _parameters(function).get("lease")
     layers = list(_layers(function))
     if taken is None:

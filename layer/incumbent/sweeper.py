@@ -303,20 +303,25 @@ def handler(event: object, context: Any) -> dict[str, Any]:
 
     Raises ``ConfigurationError``, and what `sweep` raises.
     """
-    asked = event.get("incumbent") if isinstance(event, dict) else None
-    if isinstance(asked, dict) and "doctor" in asked:
-        from incumbent import doctor
+    match event:
+        case {"incumbent": {"doctor": asked}}:
+            from incumbent import doctor
 
-        return doctor.answer(asked["doctor"])
-    if isinstance(asked, dict) and "control" in asked:
-        from incumbent import control_requests
+            return doctor.answer(asked)
+        case {"incumbent": {"control": _} as asked}:
+            from incumbent import control_requests
 
-        _check_alias(context)
-        return control_requests.answer(asked, _mailbox(), make_waker=_waker)
+            _check_alias(context)
+            return control_requests.answer(asked, _mailbox(), make_waker=_waker)
+        case _:
+            pass
     observers = (*observe.from_env(os.environ), *powertools.from_env(os.environ))
     budget_ms = max(0, context.get_remaining_time_in_millis() - END_MS)
-    if isinstance(event, dict) and isinstance(event.get("Records"), list):
-        return wake_queued(event["Records"], _waker(), _later_waker, budget_ms=budget_ms, observers=observers)
+    match event:
+        case {"Records": [*records]}:
+            return wake_queued(records, _waker(), _later_waker, budget_ms=budget_ms, observers=observers)
+        case _:
+            pass
     swept = sweep(
         _mailbox(),
         _waker(),
@@ -333,7 +338,7 @@ def wake_queued(
     make_later: Callable[[], Waker],
     *,
     budget_ms: int,
-    observers: Sequence[Observer] = (log_fact,),
+    observers: Sequence[Observer],
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, Any]:
     """Wake the targets of SQS' records that are due, and send the others on. Answer a partial batch response.

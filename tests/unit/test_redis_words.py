@@ -1,13 +1,29 @@
 """What Redis' scripts are told and answer: each request and each answer as a whole."""
 
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    ClusterError,
+    InvalidResponse,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
 
 from incumbent.clock import Moment
 from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis import RedisProvider
+from incumbent.providers.redis.explanations import classify_error
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.redis.scripting import script
 from incumbent.values import (
@@ -492,3 +508,46 @@ def test_oldest_orphans_are_listed_first(provider: Any, server: Server) -> None:
 def test_script_gets_no_more_names_than_it_may_touch(count: int, names: tuple[str, ...]) -> None:
     """In a cluster, each more makes it likelier that a script is refused while a slot moves."""
     assert {name: script(name).names for name in names} == dict.fromkeys(names, count)
+
+
+# Of each kind of error: whether another try may help, and words of the advice.
+MEANINGS: list[tuple[Exception, bool, str]] = [
+    (AuthenticationError("WRONGPASS"), False, "check user, password and ACL"),
+    (OutOfMemoryError("OOM"), False, "raise maxmemory"),
+    (ReadOnlyError("READONLY"), True, "a replica"),
+    (TryAgainError("TRYAGAIN"), True, "redis-cli --cluster fix"),
+    (ClusterError("TTL exhausted."), True, "redis-cli --cluster fix"),
+    (ClusterDownError("CLUSTERDOWN"), True, "is being rearranged"),
+    (SlotNotCoveredError("a slot"), True, "is being rearranged"),
+    (AskError("1 127.0.0.1:7001"), False, "add cluster=true"),
+    (RedisClusterException("Cluster mode is not enabled on this node"), False, "leave cluster=true out"),
+    (ResponseError("WRONGTYPE"), False, "a value of another type"),
+    (ResponseError("OOM"), False, "raise maxmemory"),
+    *(
+        (ResponseError(f"{word} x"), True, "see its message")
+        for word in ("BUSY", "LOADING", "MASTERDOWN", "NOREPLICAS")
+    ),
+    *((ResponseError(f"{word} x"), True, "see its message") for word in ("CLUSTERDOWN", "TRYAGAIN")),
+    (ResponseError("ERR unknown command"), False, "see its message"),
+    (redis.ConnectionError("refused"), True, "address, port, security group"),
+    (redis.TimeoutError("slow"), True, "address, port, security group"),
+    (RedisClusterException("no node"), True, "address, port, security group"),
+    (OSError("no route"), True, "address, port, security group"),
+    (ValueError("what"), False, "see the cause"),
+    (ssl.SSLCertVerificationError("expired"), False, "is not trusted here"),
+    (ssl.SSLError("CERTIFICATE_REQUIRED"), False, "ssl_certfile=PATH"),
+    (ssl.SSLError("WRONG_VERSION_NUMBER"), True, "did not answer in TLS"),
+    (TimeoutError("the handshake operation timed out"), True, "did not answer in TLS"),
+    (InvalidResponse(r"Protocol Error: b'\x15\x03\x03'"), False, "speaks TLS on this port"),
+    (ConnectionResetError("reset"), True, "closed the connection without an answer"),
+    (redis.ConnectionError("Connection closed by server."), True, "closed the connection without an answer"),
+]
+
+
+@pytest.mark.parametrize("row", MEANINGS, ids=lambda row: repr(row[0])[:40])
+def test_error_is_explained(row: tuple[Exception, bool, str]) -> None:
+    """R9: each kind by itself, and whether the call is repeated after it."""
+    error, again, advice = row
+    helps, said = classify_error(error)
+    assert helps is again
+    assert advice in said

@@ -1,12 +1,15 @@
 """The settings of a function: their defaults, what is just allowed and just not, and what follows from them."""
 
 import dataclasses
-from typing import Any
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast, get_args
 
 import pytest
 
 from incumbent.errors import ConfigurationError
-from incumbent.settings import Settings
+from incumbent.settings import Settings, WhenBusy
 from incumbent.values import Debounce, Policy
 
 DAY_MS = 86_400_000
@@ -104,3 +107,22 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -
     """The error says what to do."""
     with pytest.raises(ConfigurationError, match=said):
         Settings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "allowed"),
+    [
+        (partial(Settings, when_busy=cast("Any", "?")), get_args(WhenBusy)),
+        (partial(Settings, deliver=cast("Any", "?")), ("one", "all")),
+        (partial(Policy, on_error=cast("Any", "?")), ("skip", "block")),
+        (partial(Policy, keep=cast("Any", "?")), ("all", "latest")),
+    ],
+)
+def test_unknown_word_is_refused_with_those_that_are_known(
+    make: Callable[[], object], allowed: tuple[str, ...]
+) -> None:
+    """So that the reader need not look them up."""
+    with pytest.raises(ConfigurationError) as error:
+        make()
+    named = re.findall("'([^']+)'", str(error.value))
+    assert named == ["?", *allowed]
