@@ -105,6 +105,11 @@ SURVIVORS: tuple[Survivor, ...] = (
         for old in (f'update.name("{name}")' for name in NOT_RESERVED)
     ),
     Survivor(
+        file="validation.py",
+        line='text, size, escaped = "", 0, False',
+        why="it is set before it is read, and a search for halves of surrogate pairs finds none",
+    ),
+    Survivor(
         file="waiting.py",
         line="if settings.wait_ms is None or message is None",
         old=" or ",

@@ -285,3 +285,12 @@ def test_value_that_is_not_json_is_left_as_it_is() -> None:
     stored = stored_form(event)["headers"]["others"]
     assert [type(each) for each in stored] == [tuple, Decimal, object]
     assert stored == other
+
+
+@pytest.mark.parametrize("inner", [None, True, 7, 1.5, "text", "info", b"fieldName", ["info"], [{}], object()])
+def test_event_without_a_shape_is_stored_as_it_is(inner: object) -> None:
+    """Also where it stands in a list, or where other events have a group of fields."""
+    names = ("incumbent", "Records", "requestContext", "info", "detail", "context", "headers", "CodePipeline.job")
+    for event in (inner, [inner], [[inner]], [inner, {}], *({name: inner} for name in names)):
+        assert stored_form(event) == event
+        assert source_of(event).message_id is None
