@@ -23,7 +23,7 @@ from redis.exceptions import (
 from incumbent.clock import Moment
 from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
 from incumbent.providers.redis import RedisProvider
-from incumbent.providers.redis.explanations import classify_error
+from incumbent.providers.redis.explanations import classify_error, is_odd_record
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.redis.scripting import script
 from incumbent.values import (
@@ -551,3 +551,25 @@ def test_error_is_explained(row: tuple[Exception, bool, str]) -> None:
     helps, said = classify_error(error)
     assert helps is again
     assert advice in said
+
+
+@pytest.mark.parametrize(
+    ("error", "odd"),
+    [
+        (ResponseError("WRONGTYPE Operation against a key"), "odd"),
+        (ResponseError("user_script:7: attempt to index a nil value"), "odd"),
+        (ResponseError("Error running script (call to f_1): attempt to index a nil value"), "odd"),
+        *(
+            (ResponseError(f"user_script:7: {said}"), "")
+            for said in ("ACL no", "MISCONF no", "NOPERM no", "OOM no", "READONLY no", "can't run this command")
+        ),
+        (ResponseError("ERR attempt to index a nil value"), ""),
+        (OutOfMemoryError("command not allowed"), ""),
+        (ReadOnlyError("You can't write against a read only replica."), ""),
+        (redis.ConnectionError("WRONGTYPE"), ""),
+        (None, ""),
+    ],
+)
+def test_error_of_one_keys_records_is_told_from_the_servers(error: Exception | None, odd: str) -> None:
+    """M12: a search goes on behind it, and reports the key."""
+    assert is_odd_record(error) is bool(odd)

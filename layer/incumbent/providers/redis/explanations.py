@@ -58,7 +58,7 @@ def refusal(error: BaseException) -> BaseException:
 def is_odd_record(error: BaseException | None) -> bool:
     """Return whether an error concerns the records of one key, and not the server or other keys."""
     text = str(error)
-    if not isinstance(error, ResponseError) or isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError):
+    if not isinstance(error, ResponseError):
         return False
     # A script met a value that no version writes, and Lua raised. The server's errors in a script are named here.
     broken = text.startswith(("user_script:", "Error running script")) and not any(
