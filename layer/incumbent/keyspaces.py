@@ -34,8 +34,8 @@ def full_key(keyspace: str, key: object) -> str:
     return check_key(f"{prefix}{fit(name, room)}")
 
 
-def is_in_keyspace(full: str, keyspace: str) -> bool:
-    """Return whether a provider's key is in the keyspace. Every key is in the empty one."""
+def is_in_keyspace(full: str, keyspace: str | None) -> bool:
+    """Return whether a provider's key is in the keyspace. Every key is in the empty one, and in none."""
     return full.startswith(_prefix(keyspace))
 
 
@@ -50,5 +50,5 @@ def split_key(full: str) -> tuple[str, str]:
     return (keyspace, key) if slash else ("", full)
 
 
-def _prefix(keyspace: str) -> str:
+def _prefix(keyspace: str | None) -> str:
     return f"{keyspace}/" if keyspace else ""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 from incumbent.backends import is_archive, is_lease_provider, is_mailbox
 from incumbent.contract import Archive, LeaseProvider, Mailbox
@@ -70,9 +70,9 @@ def list_letters(
         say(f"the first {limit} dead letters; --limit shows more" if more else f"{_count(len(letters), 'dead letter')}")
         if key is not None and not letters and (hint := key_hint(key)):
             say(printable(hint))
-    missing = bool(keyspace) and not letters
+    missing = keyspace if not letters else None
     if missing and (complain or not as_json):
-        (complain or say)(printable(_keyspaces(store, keyspace or "")))
+        (complain or say)(printable(_keyspaces(store, missing)))
     if unread is not None:
         raise unread
     return not missing
@@ -144,13 +144,14 @@ def sweep_by_hand(store: Store, say: Say, *, limit: int, waker: Waker | None) ->
             raise unread
         return True
 
-    fates = Counter[str]()
+    fates = Counter[str | None]()
 
     def told(fact: Fact, /) -> None:
         if fact.fact == "orphan":
-            fates[fact.outcome or ""] += 1
+            fates[fact.outcome] += 1
             error = f": {fact.error}" if fact.error else ""
-            say(printable(f"{fact.key}  {_waits(fact.waiting or 0, fact.ms or 0)}  {fact.outcome}{error}"))
+            waits = _waits(cast("int", fact.waiting), cast("int", fact.ms))
+            say(printable(f"{fact.key}  {waits}  {fact.outcome}{error}"))
 
     unread = None
     try:
@@ -219,7 +220,7 @@ def _letters(store: Store, key: str | None, keyspace: str | None) -> Iterator[De
     if key is not None:
         return iter(store.dead_letters(key, EVERYTHING))
     found: Iterable[DeadLetter] = store.dead_letters(None, EVERYTHING)
-    return (letter for letter in found if is_in_keyspace(letter.key, keyspace or ""))
+    return (letter for letter in found if is_in_keyspace(letter.key, keyspace))
 
 
 def _done(do: Callable[[str, str], bool], say: Say, key: str, message_id: str, what: str) -> bool:

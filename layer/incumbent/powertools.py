@@ -27,7 +27,7 @@ _COUNTED: Mapping[FactName, str] = {
     "store_error": "StoreErrors",
     "swept": "SweeperRan",
 }
-_ENDED = {"handled": "RunCompleted", "failed": "RunFailed", "stopped": "RunStopped"}
+_ENDED: dict[str | None, str] = {"handled": "RunCompleted", "failed": "RunFailed", "stopped": "RunStopped"}
 _MEASURED: Mapping[FactName, Mapping[str, str]] = {
     "claimed": {"MailboxDepth": "waiting"},
     "routed": {"MailboxDepth": "waiting"},
@@ -145,7 +145,7 @@ class CollectedMetrics:
 
 def measured(fact: Fact) -> dict[str, int]:
     """Return the metrics of a fact, by name: whole milliseconds if the name ends in ``Ms``, else a count."""
-    counted = _ENDED.get(fact.outcome or "") if fact.fact == "run_ended" else _COUNTED.get(fact.fact)
+    counted = _ENDED.get(fact.outcome) if fact.fact == "run_ended" else _COUNTED.get(fact.fact)
     numbers = {name: getattr(fact, field) for name, field in _MEASURED.get(fact.fact, {}).items()}
     if fact.fact == "swept" and fact.error is not None:
         numbers[_INCOMPLETE] = 1
