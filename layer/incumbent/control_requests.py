@@ -258,4 +258,4 @@ def _passed(at_ms: int | None, now_ms: int) -> int | None:
 def _when(at_ms: int | None) -> str | None:
     if at_ms is None:
         return None
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(at_ms // 1_000, UTC).isoformat().replace("+00:00", "Z")

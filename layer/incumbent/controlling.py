@@ -19,9 +19,6 @@ from incumbent.wakers import Wake, Waker, can_delay, check_waker, send_wake
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_MS = 50
-_MAX_PAUSE_MS = 1_000
-
 
 def status(
     key: str,
@@ -63,7 +60,7 @@ def wait(
 
     Raises ``ConfigurationError``, and ``LeaseUnavailable`` if the store does not answer when the time is over.
     """
-    import random  # here, as few processes wait
+    from incumbent.retry import growing_pauses  # here, as few processes wait
 
     check_ms("timeout_ms", timeout_ms, 0, MAX_TTL_MS, key)
     chosen_policy = policy_in_force(policy)
@@ -71,7 +68,7 @@ def wait(
     note_policy(chosen_policy, keyspace=at.keyspace, provider=STAND_IN.provider or provider)
     archive, clock, fitted = _archive(at.mailbox), clock_in_force(SYSTEM_CLOCK), fit_message_id(message_id)
     until = clock.now().plus(timeout_ms)
-    pause_ms = _FIRST_PAUSE_MS
+    pauses = growing_pauses()
     while True:
         failed: LeaseUnavailable | None = None
         try:
@@ -85,8 +82,7 @@ def wait(
             if failed is not None:
                 raise failed
             return found
-        clock.sleep_ms(min(random.randint(pause_ms - pause_ms // 5, pause_ms), left_ms))  # noqa: S311 - spread
-        pause_ms = min(_MAX_PAUSE_MS, pause_ms * 3 // 2)
+        clock.sleep_ms(min(next(pauses), left_ms))
 
 
 def stop(

@@ -277,7 +277,7 @@ def key_hint(key: str) -> str:
 
 
 def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(at_ms // 1_000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _count(number: int, what: str) -> str:

@@ -29,6 +29,10 @@ WAITS_MS = (1_000, 500, 250)
 MAX_BUDGET_MS = 3_000
 MIN_BUDGET_MS = 250
 
+# Between two looks for a result that another invocation makes.
+FIRST_LOOK_MS = 50
+MAX_LOOK_MS = 1_000
+
 _SEARCH_UNTIL: ContextVar[Moment | None] = ContextVar("incumbent_search_until", default=None)
 
 
@@ -48,6 +52,17 @@ def budget_ms(ttl_ms: int | None = None) -> int:
     if ttl_ms is None:
         return MAX_BUDGET_MS
     return min(max(ttl_ms // 6, MIN_BUDGET_MS), MAX_BUDGET_MS)
+
+
+def growing_pauses() -> Iterator[int]:
+    """Yield how long to wait before each next look for a result: from 50 ms to a second, each half as long again.
+
+    Each is up to a fifth shorter, so that callers that began together do not look together.
+    """
+    pause_ms = FIRST_LOOK_MS
+    while True:
+        yield random.randint(pause_ms - pause_ms // 5, pause_ms)  # noqa: S311 - spread
+        pause_ms = min(MAX_LOOK_MS, pause_ms * 3 // 2)
 
 
 def check_wait(wait_ms: float | None, ttl_ms: int | None, *, key: str | None = None, advice: str) -> None:

@@ -1,15 +1,11 @@
 """Waits for the result of this invocation's message, which another invocation runs (``when_busy="wait"``)."""
 
-import random
-
 from incumbent.backends import is_archive
 from incumbent.calls import Completed, Outcome, Postponed
 from incumbent.errors import LeaseUnavailable
 from incumbent.progress import Progress
+from incumbent.retry import growing_pauses
 from incumbent.values import Duplicate, Routed, Status
-
-_FIRST_PAUSE_MS = 50
-_MAX_PAUSE_MS = 1_000
 
 
 def wait_for_result(progress: Progress, outcome: Outcome) -> Outcome:
@@ -23,7 +19,7 @@ def wait_for_result(progress: Progress, outcome: Outcome) -> Outcome:
     until = progress.began.plus(settings.wait_ms)
     if progress.call.ends is not None:
         until = min(until, progress.call.ends.plus(-progress.stop_before_ms()), key=progress.began.until)
-    pause_ms = _FIRST_PAUSE_MS
+    pauses = growing_pauses()
     progress.report.flush()
     while True:
         try:
@@ -37,8 +33,7 @@ def wait_for_result(progress: Progress, outcome: Outcome) -> Outcome:
         left_ms = progress.clock.now().until(until)
         if left_ms <= 0:
             return outcome
-        progress.clock.sleep_ms(min(random.randint(pause_ms - pause_ms // 5, pause_ms), left_ms))  # noqa: S311 - spread
-        pause_ms = min(_MAX_PAUSE_MS, pause_ms * 3 // 2)
+        progress.clock.sleep_ms(min(next(pauses), left_ms))
 
 
 def _may_come(outcome: Outcome) -> bool:

@@ -31,10 +31,6 @@ FOR_TYPES = (
     ("rules.py", "over = TenureEnd(", 'state.owner or ""'),
     ("rules.py", "end.successor == successor", 'end.successor or ""'),
     ("*/shared.py", "(results or {})", "results or {}"),
-    ("operations.py", "printable(_keyspaces(", 'keyspace or ""'),
-    ("operations.py", "fates[fact.outcome", 'fact.outcome or ""'),
-    ("operations.py", "_waits(fact.waiting", "fact.waiting or 0"),
-    ("operations.py", "_waits(fact.waiting", "fact.ms or 0"),
 )
 
 # Attributes of DynamoDB's items that an expression may name as they are.
@@ -108,6 +104,12 @@ SURVIVORS: tuple[Survivor, ...] = (
         file="validation.py",
         line='text, size, escaped = "", 0, False',
         why="it is set before it is read, and a search for halves of surrogate pairs finds none",
+    ),
+    Survivor(
+        file="*/redis/connections.py",
+        line="zip(map(len, raw), raw, strict=True)",
+        new="without strict=",
+        why="each word has one length",
     ),
     Survivor(
         file="waiting.py",

@@ -13,12 +13,18 @@ DAY_MS = 86_400_000
 
 LIMITS: dict[str, dict[str, Any]] = {
     "control_requests": {"VERSION": 1, "MAX_KEYS": 1_000},
-    "controlling": {"_FIRST_PAUSE_MS": 50, "_MAX_PAUSE_MS": 1_000},
     "event_reader": {"_MAX_NUMBER": 10**256},
     "invocation": {"MAX_REASON_BYTES": 1_024},
     "reporting": {"MAX_ERROR": 500},
     "results": {"MAX_RESULT_BYTES": 6_291_556, "MAX_VALUES": 10_000},
-    "retry": {"MAX_TRIES": 3, "WAITS_MS": (1_000, 500, 250), "MAX_BUDGET_MS": 3_000, "MIN_BUDGET_MS": 250},
+    "retry": {
+        "MAX_TRIES": 3,
+        "WAITS_MS": (1_000, 500, 250),
+        "MAX_BUDGET_MS": 3_000,
+        "MIN_BUDGET_MS": 250,
+        "FIRST_LOOK_MS": 50,
+        "MAX_LOOK_MS": 1_000,
+    },
     "rules": {"LETTERS_MS": 14 * DAY_MS, "BEYOND": 100, "MAX_STORED": 1_100},
     "settings": {"MIN_TTL_MS": 100},
     "sweeper": {
@@ -44,7 +50,6 @@ LIMITS: dict[str, dict[str, Any]] = {
         "MAX_DIGITS": 4_300,
     },
     "values": {"MAX_RESULT_BYTES": 262_144, "MAX_WINDOW_MS": 7 * DAY_MS, "FOREVER_MS": 253_402_300_799_000},
-    "waiting": {"_FIRST_PAUSE_MS": 50, "_MAX_PAUSE_MS": 1_000},
     "wakers": {"RESUME_VERSION": 1, "QUEUE_VERSION": 1, "MAX_DELAY_S": 900},
     "providers.shared": {"MAX_HOLD_MS": 14 * DAY_MS, "MAX_NOTE_BYTES": 1_024, "MAX_REASON_BYTES": 1_024},
     "providers.dynamodb.attributes": {"VERSION": 1},

@@ -1,12 +1,13 @@
 """How a request is tried again: how often, for how long, and who is told which try it is."""
 
+import itertools
 from typing import Any
 
 import pytest
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
-from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, causes, check_wait, wait_ms
+from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, causes, check_wait, growing_pauses, wait_ms
 from incumbent.testing.clock import FakeClock
 
 
@@ -239,3 +240,18 @@ def test_error_that_comes_from_itself_is_named_once() -> None:
     second.__cause__, first.__context__ = first, second
     assert list(causes(second)) == [second, first]
     assert list(causes(None)) == []
+
+
+def test_looks_for_a_result_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pause is half as long again, up to a second, and up to a fifth shorter."""
+    spread = list[tuple[int, int]]()
+
+    def highest(*ends: int) -> int:
+        least, most = ends
+        spread.append((least, most))
+        return most
+
+    monkeypatch.setattr("incumbent.retry.random.randint", highest)
+    longest = [50, 75, 112, 168, 252, 378, 567, 850, 1_000, 1_000]
+    assert list(itertools.islice(growing_pauses(), 10)) == longest
+    assert spread == [(each - each // 5, each) for each in longest]
