@@ -80,7 +80,11 @@ def _when_quiet(tenure: Tenure, progress: Progress, debounce: Debounce) -> Tenur
     except LeaseLost as refused:
         heartbeat.lose(refused)
     finally:
-        holding.stop()
+        try:
+            holding.stop()
+        except BaseException:  # a signal handler's: it may have come before anything was done
+            holding.stop()
+            raise
     if heartbeat.loss is not None:
         raise heartbeat.loss
     return tenure._replace(deadline=heartbeat.held_until, stop=heartbeat.asked)

@@ -262,8 +262,9 @@ class Invocation:
         began = clock.now()
         holding = Holding(tenure, self.progress, began)
         lease = holding.lease
-        current = _CURRENT.set(lease)
+        before = _CURRENT.get()
         try:
+            _CURRENT.set(lease)
             holding.start()
             lost = holding.heartbeat.loss_at(began)
             if lost is not None:  # a claim that was answered too late starts nothing (R12)
@@ -272,9 +273,15 @@ class Invocation:
         except BaseException as raised:  # noqa: BLE001 - also the handler's own sys.exit must not leave the key held
             error = raised
         finally:
-            is_copy = holding.stop()
-            lease.end()
-            _CURRENT.reset(current)
+            try:
+                is_copy = holding.stop()
+                lease.end()
+                _CURRENT.set(before)
+            except BaseException:  # a signal handler's: it may have come before anything was done
+                holding.stop()
+                lease.end()
+                _CURRENT.set(before)
+                raise
         if is_copy:
             self._end_child(error)
         run = _Run(holding, began, clock.now(), result, error)

@@ -801,6 +801,13 @@ MUTANTS = (
         (HEARTBEAT,),
     ),
     Mutant(
+        "an interrupted end leaves its heartbeat (M13)",
+        "invocation.py",
+        "                holding.stop()\n                lease.end()\n                _CURRENT.set(before)\n                raise\n",
+        "                raise\n",
+        ("tests/unit/test_interrupts.py",),
+    ),
+    Mutant(
         "a claim that was answered too late starts a run (R12)",
         "invocation.py",
         "            if lost is not None:  # a claim that was answered too late starts nothing (R12)\n",

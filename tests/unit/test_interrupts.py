@@ -1,14 +1,19 @@
-"""An exception thrown into a renewal, as a signal's handler throws it, hinders no later call."""
+"""An exception thrown at any step, as by the handler of a signal, hinders no later call and leaves nothing running."""
 
+import functools
 import gc
 import itertools
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from incumbent import Beat, Claimed, Lease
+import pytest
+
+from incumbent import Beat, Claimed, Lease, current_lease, leased
 from incumbent.calls import Call
-from incumbent.clock import Clock
+from incumbent.clock import SYSTEM_CLOCK, Clock
+from incumbent.pacemaker import pacemaker_of
 from incumbent.providers.memory import MemoryProvider
 from incumbent.retry import call_with_retry
 from incumbent.runner import Runner
@@ -63,7 +68,7 @@ def test_claims_work_after_an_exception_thrown_at_any_step_of_a_renewal() -> Non
 
         def work(_: Message, lease: Lease, at: int = at) -> None:
             nonlocal reached
-            reached = throw_into(lease, at)
+            reached = throw_into(lease.renew, at)
 
         call = Call(full_key="k", key="k", message=Message(id="m", event=1), origin=Origin())
         Runner(provider, Settings(ttl_ms=TTL_MS), clock=clock).serve(call, work)
@@ -75,8 +80,28 @@ def test_claims_work_after_an_exception_thrown_at_any_step_of_a_renewal() -> Non
             return
 
 
-def throw_into(lease: Lease, at: int) -> bool:
-    """Renew, and throw at that step of it. Return whether there was such a step.
+@pytest.mark.parametrize("options", [{}, {"watch_ms": 20}, {"deliver": "all", "debounce_ms": 1}], ids=str)
+def test_run_that_is_interrupted_at_any_step_leaves_nothing_of_it(options: Any) -> None:
+    """M13: no heartbeat goes on, in the event's run or in the wait before it, and no lease is current."""
+
+    @leased(key=lambda event: event["key"], provider=MemoryProvider(), waker=None, keyspace="shop", **options)
+    def handler(event: Any, context: object = None) -> None:
+        lease = current_lease()
+        assert lease is not None
+        lease.take()
+
+    handler({"key": "first"})
+    for at in itertools.count(1):
+        reached = throw_into(functools.partial(handler, {"key": f"k{at}"}), at)
+        assert pacemaker_of(SYSTEM_CLOCK).live == 0, f"thrown at step {at}"
+        assert current_lease() is None, f"thrown at step {at}"
+        if not reached:
+            assert at > 100
+            return
+
+
+def throw_into(call: Callable[[], object], at: int) -> bool:
+    """Call it, and throw at that step of it. Return whether there was such a step.
 
     A step is where the interpreter runs the handlers of signals: as a function begins, and after a call of a built-in.
     """
@@ -92,10 +117,11 @@ def throw_into(lease: Lease, at: int) -> bool:
     gc.disable()  # nothing is to be thrown into a finalizer, which would keep it
     sys.setprofile(step)
     try:
-        lease.renew()
-    except TimeUpError:
-        return True
+        call()
+    except Exception:  # the same, or what was made of it
+        if steps < at:
+            raise
     finally:
         sys.setprofile(before)
         gc.enable()
-    return False
+    return steps >= at
