@@ -395,3 +395,22 @@ def test_list_of_keys_says_whether_there_are_more(console: Console, limit: int, 
     for wrong in (0, 1_001):
         with pytest.raises(ConfigurationError, match="allowed are 1 to 1,000"):
             console.ask("keys", limit=wrong)
+
+
+def test_age_is_not_negative(console: Console) -> None:
+    """A store's clock may be ahead of the operator's, or show the same millisecond."""
+    console.begin("orders/a")
+    console.arrive("orders/a", "m2")
+    for ahead_ms in (0, 5):
+        console.clock.step_wall(-ahead_ms)
+        shown = console.ask("show", key="orders/a")["key"]
+        assert (shown["age_ms"], shown["oldest_ms"], shown["waiting"][0]["age_ms"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("left_out", ["acquire_lease", "claim", "hold"])
+def test_backend_needs_leases_messages_and_control(left_out: str) -> None:
+    """One that lacks a part is refused before it is asked anything."""
+    names = {name for name in dir(MemoryProvider) if not name.startswith("_")} - {left_out}
+    backend = type("Partial", (), {name: getattr(MemoryProvider, name) for name in names})()
+    with pytest.raises(ConfigurationError, match="cannot look at keys"):
+        control_requests.controlled(backend)

@@ -488,3 +488,18 @@ def test_limit_of_a_list_that_makes_no_sense_is_refused(desk: Desk, limit: Any) 
         with pytest.raises(ConfigurationError, match="limit is"):
             keys(limit=limit, keyspace=keyspace)
     assert desk.store.calls == []
+
+
+@pytest.mark.parametrize("call", [hold, resume])
+@pytest.mark.parametrize("waker", ["lambda", RecordingWaker, 7])
+def test_what_is_not_a_waker_is_refused_first(desk: Desk, call: Callable[..., object], waker: Any) -> None:
+    """Neither the hold nor its end is stored then."""
+    with pytest.raises(ConfigurationError, match="waker"):
+        call("k", keyspace="orders", provider=desk.store, waker=waker)
+    assert desk.store.calls == []
+
+
+def test_hold_of_a_key_with_nothing_to_run_asks_for_no_wake(desk: Desk) -> None:
+    """M15: whoever sends the next message asks for it."""
+    hold("k", for_ms=60_000, target=ARN, keyspace="orders", waker=desk.waker)
+    assert desk.waker.wakes == []

@@ -618,3 +618,12 @@ def test_heartbeat_whose_thread_cannot_start_says_so_and_can_be_stopped(clock: S
     with pytest.raises(RuntimeError, match="can't start"):
         beaten.heartbeat.start()
     beaten.heartbeat.stop()
+
+
+def test_copy_of_the_process_holds_the_lease_until_the_deadline(clock: StepClock) -> None:
+    """R12: it renews nothing, and knows the last millisecond as the run does."""
+    heartbeat = Beaten(clock).heartbeat
+    clock.advance(TTL_MS - 300 - 1)
+    just_before = heartbeat.is_known_held
+    clock.advance(1)
+    assert (just_before, heartbeat.is_known_held) == (True, False)
