@@ -87,8 +87,6 @@ class Progress:
         """Return whether the next message runs here, and is not handed over."""
         if self.may_wake and not self.own.is_open and self.caller_waits() and self.can_wake():
             return False  # the caller has waited for its own run and waits for no other
-        if self.settings.drain_ms is None and self.call.ends is None:
-            return True
         now = self.clock.now()
         if self.settings.drain_ms is not None and self.began.until(now) >= self.settings.drain_ms:
             return False

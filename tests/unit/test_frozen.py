@@ -241,3 +241,9 @@ def test_threads_may_share_a_maker_at_its_first_call() -> None:
         with ThreadPoolExecutor(4) as threads:
             made = [threads.submit(first) for _ in range(4)]
             assert [each.result() for each in made] == [Parcel(name="a")] * 4
+
+
+def test_standard_fields_say_what_is_compared() -> None:
+    """As those that show or compare values by ``dataclasses.fields`` read it."""
+    fields = dataclasses.fields(Parcel)
+    assert {each.name: each.compare for each in fields} == {"name": True, "weight": True, "stops": True, "seen": False}
