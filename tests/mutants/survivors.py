@@ -112,6 +112,12 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="each word has one length",
     ),
     Survivor(
+        file="frozen.py",
+        line="_is_frozen(made)",
+        new="its first argument",
+        why="values that may change can be made as frozen ones are: it only takes longer",
+    ),
+    Survivor(
         file="waiting.py",
         line="if settings.wait_ms is None or message is None",
         old=" or ",

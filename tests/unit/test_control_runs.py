@@ -1490,3 +1490,13 @@ def test_state_machine_is_told_that_its_message_has_left() -> None:
         with pytest.raises(DuplicateMessage) as error:
             served({**task, "id": "m3"}, context(clock))
         assert error.value.state == "stopped"
+
+
+@pytest.mark.parametrize(("left_ms", "why"), [(0, "longer than max_run_ms"), (1, "its deadline has passed")])
+def test_loss_is_of_the_run_limit_from_the_limit_on(line: Line, left_ms: int, why: str) -> None:
+    """M20: a lease that ends before it was lost for another reason."""
+    line.settings = Settings(max_run_ms=TTL_MS + left_ms)
+    line.store.before["beat"] = raising(LeaseUnavailable("away", key=KEY))
+    line.during["m1"] = lambda *_: line.clock.advance(TTL_MS)
+    with pytest.raises(LeaseLost, match=why):
+        line.come("m1", time_left_ms=None)

@@ -137,3 +137,12 @@ def test_long_key_with_a_lone_surrogate_is_missing(shop: Shop) -> None:
     """As a short one is."""
     with pytest.raises(LeaseKeyMissing, match="not valid Unicode"):
         shop.handler()({"k": "k" * 2_000 + "\ud800"}, shop.context())
+
+
+def test_id_that_looks_fitted_is_not_the_message_of_a_long_one(shop: Shop) -> None:
+    """A handler's event may have any id."""
+    shop.occupy()
+    handler = shop.handler(key="a", key_jmespath=None, message_id_jmespath="id")
+    for message_id in (LONG_ID, fit(LONG_ID, 256)):
+        handler({"id": message_id}, shop.context())
+    assert len({message.id for message in shop.peek()}) == 2

@@ -83,7 +83,7 @@ def classify_error(error: Exception, handled: BaseException | None = None) -> tu
 
 def _classify(error: Exception) -> tuple[bool, str]:  # noqa: C901 - one line for each kind of error
     text = str(error)
-    status = str(getattr(error, "status_code", None) or text.partition(" ")[0])
+    status = getattr(error, "status_code", None) or text.partition(" ")[0]
     if isinstance(refusal(error), REFUSED):
         return False, (
             "the server refuses these credentials, or they do not permit this: check user, password and ACL "
