@@ -500,6 +500,6 @@ def test_what_is_not_a_waker_is_refused_first(desk: Desk, call: Callable[..., ob
 
 
 def test_hold_of_a_key_with_nothing_to_run_asks_for_no_wake(desk: Desk) -> None:
-    """M15: whoever sends the next message asks for it."""
+    """M15: the sender of the next message asks for it."""
     hold("k", for_ms=60_000, target=ARN, keyspace="orders", waker=desk.waker)
     assert desk.waker.wakes == []

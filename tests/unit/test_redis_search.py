@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 from redis.crc import key_slot
-from redis.exceptions import TryAgainError
+from redis.exceptions import ResponseError, TryAgainError
 
 from incumbent.errors import LeaseUnavailable, ListIncomplete
 from incumbent.providers.redis.names import Names
@@ -130,3 +131,19 @@ def test_slot_that_moves_is_named_and_hides_no_other() -> None:
     said = sorted(str(each) for each in raised.value.skipped)
     assert said == sorted(f"orphans of slot {slot}: not all keys were asked for (moves)" for slot in slots)
     assert {each.key for each in raised.value.skipped} <= {*KEYS["a"]}
+
+
+@pytest.mark.parametrize("cause", [None, redis.ConnectionError("gone"), ResponseError("ERR no"), OSError("no route")])
+def test_error_of_any_other_kind_is_of_the_primary(cause: Exception | None) -> None:
+    """Only a slot that is being moved, and odd records, leave the primary to be asked for more."""
+    made = search(Primaries())
+
+    def ask(key: str) -> Any:
+        if key == "a1":
+            raise LeaseUnavailable("no answer", key=key) from cause
+        return key
+
+    found: list[Any] = [made.read(key, partial(ask, key)) for key in made.keys("mail")]
+    assert found == [None, *KEYS["b"]]
+    with pytest.raises(ListIncomplete, match="orphans of primary a"):
+        made.end()

@@ -1,11 +1,13 @@
 """What Redis' scripts are told and answer: each request and each answer as a whole."""
 
 import ssl
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -19,13 +21,23 @@ from redis.exceptions import (
     SlotNotCoveredError,
     TryAgainError,
 )
+from redis.retry import Retry
 
 from incumbent.clock import Moment
-from incumbent.errors import IncumbentError, LeaseLost, LeaseUnavailable, MailboxFull, StoredFormatUnknown
+from incumbent.errors import (
+    ConfigurationError,
+    IncumbentError,
+    LeaseLost,
+    LeaseUnavailable,
+    MailboxFull,
+    StoredFormatUnknown,
+)
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.explanations import classify_error, is_odd_record
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.redis.scripting import script
+from incumbent.providers.redis.server import _warn_of_eviction
+from incumbent.testing.clock import FakeClock
 from incumbent.values import (
     Acquisition,
     Beat,
@@ -573,3 +585,53 @@ def test_error_is_explained(row: tuple[Exception, bool, str]) -> None:
 def test_error_of_one_keys_records_is_told_from_the_servers(error: Exception | None, odd: str) -> None:
     """M12: a search goes on behind it, and reports the key."""
     assert is_odd_record(error) is bool(odd)
+
+
+@pytest.mark.parametrize(
+    ("memory", "warns"),
+    [
+        ({}, 0),
+        ({"maxmemory": "100"}, 0),
+        ({"maxmemory_policy": "noeviction", "maxmemory": "100"}, 0),
+        ({"maxmemory_policy": "volatile-lru"}, 0),
+        ({"maxmemory_policy": "volatile-lru", "maxmemory": "0"}, 0),
+        ({"maxmemory_policy": "volatile-lru", "maxmemory": "1"}, 1),
+    ],
+)
+def test_server_that_evicts_is_warned_of(memory: dict[str, str], warns: int) -> None:
+    """Only one that has a limit evicts; a server may say neither."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _warn_of_eviction(memory)
+    assert len(told) == warns
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({}, "either url= or client="),
+        ({"url": "redis://h", "client": redis.Redis()}, "either url= or client="),
+        ({"client": redis.Redis(), "password": lambda: "s"}, "password= is a callable, and goes with url="),
+        ({"url": "redis://h", "password": "s"}, "password= is a callable, and goes with url="),
+    ],
+)
+def test_provider_is_given_a_url_or_a_client(given: dict[str, Any], wrong: str) -> None:
+    """And a password only beside a URL."""
+    with pytest.raises(ConfigurationError, match=wrong):
+        RedisProvider(**given)
+
+
+def test_pool_of_a_former_primary_is_asked_for_new_connections() -> None:
+    """R9: the next try goes to the primary of now; what other threads have sent is not cut off."""
+    closed: list[dict[str, bool]] = []
+    client = redis.Redis(retry=Retry(NoBackoff(), 0))
+    client.connection_pool.disconnect = lambda **how: closed.append(how)  # type: ignore[method-assign]
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ReadOnlyError("You can't write against a read only replica.")
+
+    client.execute_command = refuse  # type: ignore[method-assign]
+    with pytest.raises(LeaseUnavailable, match="a replica"):
+        RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k")
+    assert closed
+    assert all(how == {"inuse_connections": False} for how in closed)

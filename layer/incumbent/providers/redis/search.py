@@ -34,7 +34,7 @@ class Search:
         self._call = call
         self._place = place or ScanPlace()
         self._nodes: list[tuple[str, Any]] = []
-        self._at = ""  # the node whose names are being read
+        self._at: str  # the node whose names are being read, once a search has begun
         self._silent: dict[str, LeaseUnavailable] = {}  # by node
         self._moving: dict[int, LeaseUnavailable] = {}  # by slot
 
