@@ -56,6 +56,8 @@ from incumbent.providers.redis.url import one_url, read_url
 from incumbent.retry import search_until
 from incumbent.testing import servers
 from incumbent.testing.clock import FakeClock
+from incumbent.testing.contract_calls import CALLS as ALL_CALLS
+from incumbent.testing.contract_calls import ContractCall
 from incumbent.testing.servers import ValkeyServer
 from incumbent.values import (
     FOREVER_MS,
@@ -170,6 +172,15 @@ def box(valkey_server: ValkeyServer) -> Iterator[Box]:
 
 
 # --- the wire format
+
+
+def unchanged_or_answered(box: Box, call: Callable[[Any], object]) -> None:
+    """Make a call: if it raises, it raises an error of this package and has changed nothing."""
+    before = box.everything()
+    try:
+        call(box.provider)
+    except IncumbentError:
+        assert box.everything() == before
 
 
 class TestStrangers:
@@ -1443,6 +1454,28 @@ class TestFormats:
             assert raised.key == "k"
             assert box.everything() == before
         assert box.bare.lrange(target, 0, -1) == ["a list of somebody else's"]
+
+    @pytest.mark.parametrize("record", ["lease", *COMPANIONS])
+    @pytest.mark.parametrize("each", ALL_CALLS, ids=lambda each: each.name)
+    def test_call_that_meets_an_odd_record_changes_nothing(self, box: Box, each: ContractCall, record: str) -> None:
+        """M12: every call in each branch answers, or raises an error of this package and leaves all as it was."""
+        for step in each.before:
+            step(box.provider)
+        name = box.lease if record == "lease" else box.of[record]
+        box.bare.delete(name)
+        box.bare.rpush(name, "a list of another program")
+        unchanged_or_answered(box, each.call)
+
+    @pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "0.5"])
+    @pytest.mark.parametrize("each", ALL_CALLS, ids=lambda each: each.name)
+    def test_call_that_meets_an_odd_score_changes_nothing(self, box: Box, each: ContractCall, score: str) -> None:
+        """M12: a moment that is not one."""
+        for step in each.before:
+            step(box.provider)
+        for name in (box.of["mail"], box.of["dead"]):
+            for member in box.bare.zrange(name, 0, -1):
+                box.bare.zadd(name, {member: score})
+        unchanged_or_answered(box, each.call)
 
     @CALL
     @pytest.mark.parametrize("record", ["lease", "state"])

@@ -97,6 +97,25 @@ class LaterConformance(Walking):
         self.pass_time(3_000)
         assert ids(provider.take(key, "A", TTL_MS, have=["m0"])) == ["mearly", "mmiddle", "mlate", "mplain"]
 
+    def test_delayed_message_goes_before_one_that_failed_undelivered(self, provider: ControlProvider, key: str) -> None:
+        """M14: what was never delivered is for a later moment while it pauses, and again if it fails again."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B2", 2)
+        provider.settle(key, "A", ttl_ms=TTL_MS, handled=["m1"], failed=[failure(2, after_ms=2_000)])
+        self.claimed(provider, key, "C", 3)
+        self.routed(provider, key, "B4", 4, after_ms=1_000)
+        self.routed(provider, key, "B5", 5, after_ms=9_000)
+        assert ids(provider.peek(key)) == ["m4", "m2", "m3", "m5"]
+        again = [failure(2, after_ms=4_000), failure(5, after_ms=11_000)]
+        provider.settle(key, "C", ttl_ms=TTL_MS, handled=["m3"], failed=again)
+        self.claimed(provider, key, "D", 6)
+        self.routed(provider, key, "B7", 7, after_ms=3_000)
+        self.routed(provider, key, "B8", 8, after_ms=10_000)
+        order = ["m4", "m7", "m2", "m8", "m5", "m6"]
+        assert ids(provider.peek(key)) == order
+        self.pass_time(11_000)
+        assert ids(provider.take(key, "D", TTL_MS, have=["m6"])) == [each for each in order if each != "m6"]
+
     def test_failed_message_that_was_delayed_pauses_like_any_other(self, provider: ControlProvider, key: str) -> None:
         """M14, M6: its first due time is over."""
         provider.claim(key, "sender", TTL_MS, message(1), as_ticket=True, after_ms=1_000)

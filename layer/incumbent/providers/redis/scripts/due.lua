@@ -24,6 +24,7 @@ function mail.fetch(ids, also_add)
         for i = first, math.min(#ids, first + AT_ONCE - 1) do
             names[#names + 1] = 'm' .. ids[i]
         end
+        mail.is_hash = true
         for i, text in ipairs(call('HMGET', MESSAGES, unpack(names))) do
             local is_packed, meta = pcall(cmsgpack.unpack, text or '')
             if not is_packed or type(meta) ~= 'table' then

@@ -150,7 +150,7 @@ function mail.finish(urgent)
         if message.has_meta and not keeps_meta then unset[#unset + 1] = 'm' .. id end
         if message.has_body and not keeps_body then unset[#unset + 1] = 'b' .. id end
     end
-    if #set > 0 then call('HLEN', MESSAGES) end -- fails if it is of another type
+    if #set > 0 or (#unset > 0 and not mail.is_hash) then call('HLEN', MESSAGES) end -- fails if it is of another type
     if mail.refusal then return false end
 
     if urgent then all_of('ZREM', MAIL, gone) end -- which needs no memory: what follows is not refused for want of it

@@ -73,6 +73,11 @@ local function settle(message, outcome, why, pause)
             endings.bury(message)
         else
             message.due = now + (tonumber(pause) or mail.pause_after(message.attempts))
+            -- Never delivered, it is for a later moment, as one that was stored for later: such a one may come before it
+            -- and have its place (M14). It is the last of that place, if it had it first.
+            if message.attempts == 0 and (message.arrival or message.place) == message.place then
+                message.later, message.arrival = math.max(message.later or 0, message.due), message.place
+            end
             message.given, message.changed = false, true
         end
     end

@@ -6,8 +6,10 @@
 local FOREVER = 253402300799000 -- the end of a hold without an end
 local CALLED_MS = 15 * 60000 -- for how long a repeated resume, hold or stop is known
 
--- Prints a whole number with all its digits: fences have more than Lua prints by itself.
+-- Prints a whole number with all its digits: fences have more than Lua prints by itself. What is not one, such as a
+-- score that was edited by hand, ends the script: answers are made before the first write.
 local function int(number)
+    if not (number > -1e18 and number < 1e18) then error('a number of the record makes no sense') end
     return string.format('%.0f', number)
 end
 
