@@ -4,7 +4,7 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from incumbent.errors import ConfigurationError, IncumbentError
@@ -14,6 +14,7 @@ from incumbent.results import is_coroutine_function
 if TYPE_CHECKING:
     import asyncio
 
+_CLEAN_UP_S = 5  # for a handler that is cancelled because an exception has left its loop
 _LOOPS = threading.local()
 _DONE = frozenset({dict, list, str, int, bool, type(None)})  # the usual results, which are not awaitable
 
@@ -99,7 +100,7 @@ def _finish(lease: Lease | None, work: Awaitable[Any], *, cancel_on_stop: bool) 
     import asyncio
 
     try:
-        return _runner().run(supervised(), context=contextvars.copy_context())
+        return _run_to_its_end(supervised())
     except asyncio.CancelledError as cancelled:
         if lease is None or lease.stop is Stop.LOST:
             raise
@@ -112,14 +113,56 @@ def _finish(lease: Lease | None, work: Awaitable[Any], *, cancel_on_stop: bool) 
         ) from cancelled
 
 
+def _run_to_its_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run it, and end it when an exception leaves the loop before: the loop would run it on in the next invocation."""
+    runner = _runner()
+    try:
+        return runner.run(coroutine, context=contextvars.copy_context())
+    except BaseException:
+        _leave(runner, coroutine)
+        raise
+
+
+def _leave(runner: "asyncio.Runner", coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Cancel a coroutine that is not done, and let it clean up. If that does not end it, its loop is given up."""
+    import asyncio
+    import inspect
+
+    loop, expired = runner.get_loop(), False
+    task = next((each for each in asyncio.all_tasks(loop) if each.get_coro() is coroutine), None)
+    if task is None and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
+        return
+
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        loop.stop()
+
+    try:
+        if task is not None:
+            task.add_done_callback(lambda _: loop.stop())
+            task.cancel()
+            timer = loop.call_later(_CLEAN_UP_S, expire)
+            while not task.done() and not expired:
+                loop.run_forever()
+            timer.cancel()
+        loop.call_soon(loop.stop)  # a stop of this run that is left over would stop the next one
+        loop.run_forever()
+    finally:
+        if task is not None and not task.done():
+            _LOOPS.__dict__.pop("runner", None)
+            loop.close()
+
+
 def _runner() -> "asyncio.Runner":
     import asyncio
 
     runner: asyncio.Runner | None = getattr(_LOOPS, "runner", None)
     if runner is None or _LOOPS.process != os.getpid():
         _LOOPS.inherited = runner  # after a fork: to close it here would take the parent's wake-ups along
-        runner = _LOOPS.runner = asyncio.Runner()
-        _LOOPS.process = os.getpid()
+        _LOOPS.runner, _LOOPS.process = asyncio.Runner(), os.getpid()  # both, whatever a signal's handler raises
+        runner = _LOOPS.runner
     return runner
 
 

@@ -271,7 +271,7 @@ class Lease:
     def when_lost(self, callback: Callable[[], object] | None) -> None:
         """Call this once when the lease is lost, from the thread that notices; now if it is lost already."""
         self._callback = callback
-        if self._heartbeat.loss is not None:
+        if callback is not None and not self._ended and self._heartbeat.loss is not None:
             self.lost()
 
     def when_asked(self, callback: Callable[[], object] | None) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import gc
+import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -13,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from incumbent import IncumbentError, Lease, LeaseLost, Stop, current_lease
+from incumbent import IncumbentError, Lease, LeaseLost, Stop, async_handlers, current_lease
 from incumbent.async_handlers import synchronous
 from incumbent.calls import Completed
 from incumbent.clock import SYSTEM_CLOCK
-from tests.unit.stage import PATIENCE_S, beside, no_heartbeat_is_left
+from tests.unit.stage import PATIENCE_S, beside, no_heartbeat_is_left, raising
+from tests.unit.test_interrupts import throw_into
 from tests.unit.test_runs import TTL_MS, Line
 
 ROOT = Path(__file__).parents[2]
@@ -304,3 +307,115 @@ def test_cancellation_without_a_lease_is_the_callers() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         synchronous(cancelled)(None)
+
+
+class Interrupted:
+    """A handler that an exception of another leaves behind while it waits; ``steps`` is how far it came."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.steps: list[str] = []
+
+    async def handler(self, lease: Lease) -> None:
+        """Wait for something, clean up, and go on in the next invocation if it can."""
+        try:
+            self.steps.append("waits")
+            await asyncio.sleep(0.01)
+            self.steps.append("goes on")
+        finally:
+            await asyncio.sleep(0)
+            self.steps.append("cleans up")
+
+
+async def leave(lease: Lease) -> None:
+    """Let the loop go round for longer than what a handler above waits for."""
+    await asyncio.sleep(0.02)
+
+
+def test_coroutine_ends_when_a_task_ends_the_loop(line: Line) -> None:
+    """``sys.exit`` in a task leaves the loop at once. The handler is cancelled, and no loss is told."""
+    interrupted, losses_before = Interrupted(), len(line.losses)
+    tasks: list[asyncio.Task[None]] = []
+
+    async def exits() -> None:
+        sys.exit(1)
+
+    async def handler(lease: Lease) -> None:
+        tasks.append(asyncio.create_task(exits()))
+        await interrupted.handler(lease)
+
+    with pytest.raises(SystemExit):
+        serve(line, handler)
+    assert isinstance(tasks[0].exception(), SystemExit)
+    assert interrupted.steps == ["waits", "cleans up"]
+    line.clock.advance(TTL_MS)
+    serve(line, leave, "m2")
+    assert interrupted.steps == ["waits", "cleans up"]
+    assert len(line.losses) == losses_before
+    assert "lost" not in line.facts.names
+
+
+def test_coroutine_ends_when_it_stops_the_loop(line: Line) -> None:
+    """asyncio raises then, and the loop is kept."""
+    interrupted = Interrupted()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def handler(lease: Lease) -> None:
+        loops.append(asyncio.get_running_loop())
+        loops[0].stop()
+        await interrupted.handler(lease)
+
+    async def the_loop(lease: Lease) -> asyncio.AbstractEventLoop:
+        await leave(lease)
+        return asyncio.get_running_loop()
+
+    with pytest.raises(RuntimeError, match="stopped before"):
+        serve(line, handler)
+    assert serve(line, the_loop, "m2") is loops[0]
+    assert interrupted.steps == ["waits", "cleans up"]
+
+
+async def go_round() -> None:
+    """Let the loop do what is ready."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_coroutine_ends_whatever_step_an_exception_is_thrown_at(
+    line: Line, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by the handler of a signal: also between two callbacks of the loop, where one of them is lost.
+
+    asyncio itself keeps other exceptions than these, if they come in a callback.
+    """
+    monkeypatch.setattr(async_handlers, "_CLEAN_UP_S", 0.02)
+    caplog.set_level(logging.CRITICAL, "asyncio")
+    for at in itertools.count(1):
+        steps: list[str] = []
+        over: list[bool] = []
+
+        async def handler(steps: list[str] = steps, over: list[bool] = over) -> None:
+            for _ in range(2):
+                await asyncio.sleep(0)
+                steps.append("after" if over else "in its run")
+
+        made = handler()
+        reached = throw_into(functools.partial(synchronous(lambda made=made: made), None), at, SystemExit)
+        over.append(True)
+        synchronous(go_round)(None)
+        made.close()  # if it has not begun
+        assert "after" not in steps, f"thrown at step {at}"
+        if not reached:
+            assert at > 50
+            return
+
+
+def test_ended_run_notices_no_loss(line: Line) -> None:
+    """Its lease was released, however late a task of it lets go of the callback."""
+    leases: list[Lease] = []
+    serve(line, leases.append)
+    line.clock.advance(TTL_MS)
+    leases[0].when_lost(None)
+    leases[0].when_lost(raising(AssertionError()))
+    assert "lost" not in line.facts.names

@@ -100,7 +100,7 @@ def test_run_that_is_interrupted_at_any_step_leaves_nothing_of_it(options: Any) 
             return
 
 
-def throw_into(call: Callable[[], object], at: int) -> bool:
+def throw_into(call: Callable[[], object], at: int, error: type[BaseException] = TimeUpError) -> bool:
     """Call it, and throw at that step of it. Return whether there was such a step.
 
     A step is where the interpreter runs the handlers of signals: as a function begins, and after a call of a built-in.
@@ -111,14 +111,14 @@ def throw_into(call: Callable[[], object], at: int) -> bool:
         nonlocal steps
         steps += what in {"call", "c_return"}
         if steps == at:
-            raise TimeUpError
+            raise error
 
     before = sys.getprofile()
     gc.disable()  # nothing is to be thrown into a finalizer, which would keep it
     sys.setprofile(step)
     try:
         call()
-    except Exception:  # the same, or what was made of it
+    except (Exception, error):  # the same, or what was made of it
         if steps < at:
             raise
     finally:
