@@ -380,3 +380,12 @@ def test_result_that_cannot_be_looked_up() -> None:
         "T store_error by=m2 own=m2 error=LeaseUnavailable: down",
         "T store_error by=m2 own=m2 error=LeaseUnavailable: down",
     ]
+
+
+def test_messages_that_cannot_be_taken_at_first_are_reported() -> None:
+    """The run begins with its own, and takes the others when the store answers."""
+    line = Line(settings=Settings(deliver="all"))
+    line.leave("m1")
+    line.store.before["take"] = raising(LeaseUnavailable("down", key=KEY))
+    line.come("m2")
+    assert any("store_error" in each and "error=LeaseUnavailable: down" in each for each in told(line))

@@ -635,3 +635,10 @@ def test_pool_of_a_former_primary_is_asked_for_new_connections() -> None:
         RedisProvider(client=client, clock=FakeClock()).get_lease_owner("k")
     assert closed
     assert all(how == {"inuse_connections": False} for how in closed)
+
+
+@pytest.mark.parametrize("url", ["", [], (), [7], 7, b"redis://h"])
+def test_url_is_text_or_several(url: Any) -> None:
+    """Nothing else names a server."""
+    with pytest.raises(ConfigurationError, match="url must be a str"):
+        RedisProvider(url=url)

@@ -7,7 +7,17 @@ import pytest
 
 from incumbent.clock import Moment
 from incumbent.errors import ConfigurationError, LeaseUnavailable
-from incumbent.retry import MAX_TRIES, budget_ms, call_with_retry, causes, check_wait, growing_pauses, wait_ms
+from incumbent.retry import (
+    MAX_TRIES,
+    budget_ms,
+    call_with_retry,
+    causes,
+    check_wait,
+    growing_pauses,
+    search_is_over,
+    search_until,
+    wait_ms,
+)
 from incumbent.testing.clock import FakeClock
 
 
@@ -255,3 +265,23 @@ def test_looks_for_a_result_become_rarer(monkeypatch: pytest.MonkeyPatch) -> Non
     longest = [50, 75, 112, 168, 252, 378, 567, 850, 1_000, 1_000]
     assert list(itertools.islice(growing_pauses(), 10)) == longest
     assert spread == [(each - each // 5, each) for each in longest]
+
+
+def test_causes_end_where_an_error_came_from_nothing() -> None:
+    """Also where those of another error are left out."""
+    other, error = ValueError("other"), KeyError("k")
+    assert list(causes(error, other)) == [error]
+    assert list(causes(None, other)) == []
+    error.__cause__ = other
+    assert list(causes(error, other)) == [error]
+    assert list(causes(error)) == [error, other]
+
+
+@pytest.mark.parametrize(("left_ms", "over"), [(1, "no"), (0, "yes"), (-1, "yes")])
+def test_search_is_over_from_its_moment_on(left_ms: int, over: str) -> None:
+    """And never where none is set."""
+    clock = FakeClock()
+    with search_until(clock.now().plus(10)):
+        clock.advance(10 - left_ms)
+        assert search_is_over(clock) is (over == "yes")
+    assert not search_is_over(clock)
