@@ -49,6 +49,8 @@ class EventReader:
             raise LeaseKeyMissing(f"{options.name}: no usable key: {cause}", key=given) from cause
         key = without_keyspace(full, keyspace)
         request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
+        if not isinstance(request_id, str):
+            raise self._unfit("aws_request_id", request_id, "text")
         message_id = self._message_id(event, source, request_id, key)
         stored = stored_form(event, source) if options.store is stored_form else options.store(event)
         if type(stored) is not dict and results.unfinished(stored):
@@ -78,6 +80,8 @@ class EventReader:
             )
             return None
         request_id = getattr(context, "aws_request_id", None) or f"local-{random_name()}"
+        if not isinstance(request_id, str):
+            raise self._unfit("aws_request_id", request_id, "text")
         return Call(
             full_key=wake.key,
             key=without_keyspace(wake.key, keyspace),
@@ -181,12 +185,20 @@ class EventReader:
             results.refuse_unfinished(value, f"{self._options.name}: {selector.said}")
         return value
 
+    def _unfit(self, what: str, value: object, due: str) -> ConfigurationError:
+        """Make the error of a context that Lambda does not make, such as a test's."""
+        return ConfigurationError(
+            f"{self._options.name}: the context's {what} is {type(value).__name__} {shown(value)} instead of {due}"
+        )
+
     def _ends(self, context: Any) -> Moment | None:
         """Return when the invocation times out, on both clocks; ``None`` if the context does not say."""
         remaining = getattr(context, "get_remaining_time_in_millis", None)
         if remaining is None:
             return None
         left_ms, stop_before_ms = remaining(), self._options.settings.stop_before_ms
+        if type(left_ms) not in (int, float):
+            raise self._unfit("get_remaining_time_in_millis()", left_ms, "a number")
         if stop_before_ms is not None and left_ms <= stop_before_ms and not self._one_of_several:
             raise ConfigurationError(
                 f"{self._options.name}: the invocation has {left_ms:,} ms and stop_before_ms is {stop_before_ms:,}: "

@@ -70,6 +70,7 @@ class Lease:
         "_stop_before_ms",
         "_take",
         "_taken",
+        "_taker",
         "_taking",
         "_unsent_note",
         "_waiting",
@@ -113,6 +114,7 @@ class Lease:
         self._can_defer = can_defer
         self._taken: list[Message] = []
         self._taking = threading.Lock()
+        self._taker: int | None = None
         self._deferred = False
         self._ended = False
         self._callback: Callable[[], object] | None = None
@@ -190,19 +192,29 @@ class Lease:
 
         A message that failed before is not among them: it gets its own run. Once the invocation's time is over the
         list is empty (M13: never past the end). Raises ``LeaseLost``, or ``LeaseUnavailable`` when the store gave no
-        answer; then nothing is lost, and the next ``take`` returns the messages.
+        answer; then nothing is lost, and the next ``take`` returns the messages. In a signal handler that interrupts
+        a ``take`` it raises ``ConfigurationError``.
         """
         self._refuse_in_a_child("take")
         self.assert_held()
         if self._heartbeat.is_over:
             return []
+        taker = threading.get_ident()
+        if self._taker == taker:  # it would wait for itself
+            raise ConfigurationError(
+                f"take() of key {self.key!r} was called while the same thread is in take(): in a signal handler, only "
+                "note what has happened, and take in the run"
+            )
         with self._taking:  # two threads must not be given the same message
+            self._taker = taker
             try:
                 arrived = list(self._take([message.id for message in self.held]))
             except LeaseLost as refused:
                 if not self._ended:  # else it was released meanwhile, and not lost
                     self._heartbeat.lose(refused)
                 raise
+            finally:
+                self._taker = None
             self._taken += arrived
         self.assert_held()
         return arrived

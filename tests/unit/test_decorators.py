@@ -1799,3 +1799,26 @@ def test_waker_is_made_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None
         handler({"k": "a", "id": 1}, shop.context())
         handler({"k": "a", "id": 2}, shop.context())
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("aws_request_id", 5, "aws_request_id is int 5 instead of text"),
+        ("get_remaining_time_in_millis", lambda: None, "NoneType None instead of a number"),
+        ("get_remaining_time_in_millis", lambda: "1000", "str '1000' instead of a number"),
+    ],
+)
+@pytest.mark.parametrize(
+    "event", [{"id": "a"}, Wake(key="shop/a", ticket="t", target=None).to_event()], ids=["event", "wake"]
+)
+def test_context_that_lambda_does_not_make_is_refused(event: Any, name: str, value: Any, said: str) -> None:
+    """A test's own context says what is wrong with it, before anything is stored."""
+    provider = MemoryProvider()
+
+    @leased(key=lambda event: event["id"], provider=provider, keyspace="shop", waker=None)
+    def handler(event: Any, context: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=said):
+        handler(event, SimpleNamespace(**{name: value}))
+    assert provider.get_lease_owner("shop/a") is None

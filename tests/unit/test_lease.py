@@ -195,6 +195,20 @@ def test_two_threads_that_take_are_not_given_the_same_message() -> None:
     assert [message.id for message in lease.held] == ["m1", "m2"]
 
 
+def test_take_within_a_take_is_refused() -> None:
+    """As in a signal handler that interrupts one: it would wait for itself."""
+
+    def take(have: Sequence[str]) -> Sequence[Message]:
+        if "m2" not in have:
+            with pytest.raises(ConfigurationError, match="in a signal handler"):
+                lease.take()
+        return [] if "m2" in have else [Message(id="m2", event=None, attempt=1)]
+
+    lease = Held(take).lease
+    assert [message.id for message in lease.take()] == ["m2"]
+    assert lease.take() == []
+
+
 def test_take_during_which_the_lease_is_lost_gives_nothing() -> None:
     """R12: answered after the deadline: what it brought runs under the next owner."""
     held: Held
