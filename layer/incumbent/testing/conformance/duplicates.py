@@ -1,9 +1,11 @@
 """What a claim says of a message that is known, or finds waiting on a free key (M1, M3)."""
 # ruff: noqa: S101 - these are tests: assert is how they say it, and the numbers are the test
 
+import pytest
+
 from incumbent.testing.conformance.mail import PAUSE_MS, MailSubject, failure, ids, message
 from incumbent.testing.conformance.subject import TTL_MS, MailboxProvider
-from incumbent.values import Duplicate, Idle, Message, Policy, Released
+from incumbent.values import Claimed, Duplicate, Idle, Message, Policy, Released, Routed
 
 
 class Duplicates(MailSubject):
@@ -119,3 +121,50 @@ class Duplicates(MailSubject):
         answer = self.claimed(provider, key, "D", None, policy=policy)
         assert ids(answer.messages) == ["m1"]
         assert answer.waiting == 1
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 3_000), (3_000, 0), (3_000, 3_000)])
+    def test_id_that_comes_again_runs_what_was_stored_first(
+        self, provider: MailboxProvider, key: str, *, accepted: bool, first: int, second: int
+    ) -> None:
+        """M5: another event under the id of a waiting one replaces nothing, and is not kept: inline or large."""
+        one = Message(id="d", event={"amount": 1, "filling": "x" * first})
+        other = Message(id="d", event={"amount": 2, "filling": "y" * second})
+        if accepted:
+            self.claimed(provider, key, "A", 1)
+            assert isinstance(provider.claim(key, "B", TTL_MS, one), Routed)
+            assert provider.claim(key, "C", TTL_MS, other) == Duplicate(state="waiting", owner="A")
+            self.continued(provider, key, "A", "A2", handled=["m1"])
+        else:
+            assert isinstance(provider.claim(key, "A2", TTL_MS, one), Claimed)
+        self.die()
+        ticket = self.make_other(provider).claim(key, "T", TTL_MS, other, as_ticket=True)
+        assert isinstance(ticket, Claimed)
+        assert [(each.event, each.promised) for each in provider.peek(key)] == [(one.event, True)]
+        provider.release_lease(key, "T")
+        answer = self.make_other(provider).claim(key, "D", TTL_MS, other)
+        assert isinstance(answer, Claimed)
+        assert [each.event for each in answer.messages] == [one.event]
+        assert [each.event for each in provider.peek(key)] == [one.event]
+
+    @pytest.mark.parametrize("routed", [False, True])
+    @pytest.mark.parametrize(("first", "second"), [(0, 3_000), (3_000, 0), (3_000, 3_000), (3_000, 400_000)])
+    def test_claim_repeated_with_another_event_changes_nothing(
+        self, provider: MailboxProvider, key: str, *, routed: bool, first: int, second: int
+    ) -> None:
+        """M5: the event stored first under an id runs, even if the same owner sends another: inline or large."""
+        one = Message(id="d", event={"amount": 1, "filling": "x" * first})
+        other = Message(id="d", event={"amount": 2, "filling": "y" * second})
+        if routed:
+            self.claimed(provider, key, "O", 1)
+            assert provider.claim(key, "A", TTL_MS, one) == Routed(owner="O", waiting=2)
+            provider.claim(key, "A", TTL_MS, other)
+        else:
+            assert isinstance(provider.claim(key, "A", TTL_MS, one), Claimed)
+            answer = provider.claim(key, "A", TTL_MS, other)
+            assert isinstance(answer, Claimed)
+            assert [each.event for each in answer.messages] == [one.event]
+        assert provider.peek(key)[-1].event == one.event
+        if routed:
+            self.continued(provider, key, "O", "A", handled=["m1"])
+        assert [each.event for each in provider.take(key, "A", TTL_MS)] == [one.event]
