@@ -46,6 +46,7 @@ from incumbent.values import (
     Released,
     Routed,
 )
+from tests.unit.test_item import ODD
 from tests.unit.wire import Place, Wire, check, digits
 
 TTL_MS = 30_000
@@ -2268,3 +2269,35 @@ def test_empty_answer_counts_only_if_its_head_says_so(headers: dict[str, str], i
     else:
         with pytest.raises(table._CutOff):  # noqa: SLF001 - as above
             table._whole(response)  # noqa: SLF001 - as above
+
+
+# --- attributes of a wrong type: M12
+
+MEETING: dict[str, Callable[[DynamoDBProvider], object]] = {
+    "claim": lambda p: p.claim("k", "C", TTL_MS, Message(id="m3", event=1)),
+    "settle": lambda p: p.settle("k", "A", ttl_ms=TTL_MS, handled=["m1"], next_owner="A2"),
+    "beat": lambda p: p.beat("k", "A", 2 * TTL_MS),
+    "take": lambda p: p.take("k", "A", 2 * TTL_MS),
+    "cancel": lambda p: p.cancel("k", "m2"),
+    "redrive": lambda p: p.redrive("k", "m9"),
+}
+
+
+@pytest.mark.parametrize("call", MEETING)
+def test_call_that_meets_an_odd_attribute_answers_or_says_so(quick: Bench, call: str) -> None:
+    """M12: no error of Python; and a call that raises has changed nothing but, by a renewal, when the lease ends."""
+    claim(quick.a, "A", 1)
+    claim(quick.b, "B", 2)
+    sound = quick.item()
+    for name, values in ODD.items():
+        if name == "orphan_shard":  # DynamoDB refuses another type for a key of the index
+            continue
+        odd = sound | {name: values[0]}
+        quick.place.client.put_item(TableName=quick.place.name, Item=odd)
+        try:
+            MEETING[call](quick.a.provider)
+        except StoredFormatUnknown:
+            after = quick.item()
+            if call in ("beat", "take") and name != "lease":
+                after["lease"]["M"]["expires"] = odd["lease"]["M"]["expires"]
+            assert after == odd, name

@@ -408,3 +408,44 @@ def test_large_body_stands_in_parts() -> None:
     assert {each["expires_on"]["N"] for each in found} == {str(5 + 28 * 86_400)}
     assert bodies.body_of(only) == "b" * part
     assert (bodies.body_of({}), bodies.body_of({"body": typed(1)})) == (None, None)
+
+
+# Attributes of another type, or with a value that no version writes.
+ODD: dict[str, tuple[Any, ...]] = {
+    "known": ({"N": "1"}, {"L": []}),
+    "tombs": ({"S": "x"}, {"L": []}),
+    "ended": ({"S": "x"}, {"SS": ["x"]}),
+    "spent": ({"S": "x"}, {"N": "1"}),
+    "past": ({"N": "1"}, {"L": []}, {"L": [{"N": "1"}] * 64}),
+    "rare": ({"N": "1"}, {"SS": ["x"]}),
+    "mail": ({"S": "x"}, {"L": [{"S": "x"}]}, {"L": [{"M": {"id": {"S": "m1"}}}]}),
+    "lease": ({"S": "x"}, {"M": {"holder": {"S": "A"}, "expires": {"S": "x"}}}, {"N": "1"}),
+    "fence": ({"S": "x"}, {"N": "-5"}, {"N": "0.5"}, {"N": "9" * 30}),
+    "given": ({"S": "x"}, {"N": "0.5"}),
+    "head": ({"N": "1"}, {"S": "x"}),
+    "not_before": ({"N": "1"}, {"S": "x"}, {"S": "x:y:z"}),
+    "left": ({"N": "1"}, {"S": "x"}),
+    "left_fence": ({"S": "x"}, {"N": "0.5"}),
+    "policy": ({"N": "1"}, {"S": "x"}),
+    "edits": ({"S": "x"}, {"N": "0.5"}),
+    "resumed": ({"N": "1"}, {"L": []}),
+    "orphan_shard": ({"N": "1"},),
+    "orphan_since": ({"N": "-1"}, {"N": "0.5"}),
+    "expires_on": ({"S": "x"}, {"L": []}),
+    "target": ({"N": "1"}, {"L": []}),
+    "request_id": ({"N": "1"},),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_attribute_is_refused_when_the_item_is_read(name: str) -> None:
+    """M12: each of them, and not only when a call needs it: then it would be an error of Python."""
+    sound = item_of(fence=7, lease={"holder": "A", "expires": 9, "since": 1}, given=7)
+    sound |= {"mail": {"L": [typed({"id": "m1", "body": "[1]", "stored": 3})]}}
+    if name.startswith("left"):
+        del sound["lease"]
+        sound["left"] = typed("s:x::5")
+    assert item.decode(sound, key=KEY).exists
+    for value in ODD[name]:
+        with pytest.raises(StoredFormatUnknown):
+            item.decode(sound | {name: value}, key=KEY)

@@ -81,8 +81,8 @@ from incumbent.providers.dynamodb.attributes import (
     typed,
 )
 from incumbent.providers.dynamodb.bodies import KEPT_S, Reference
-from incumbent.providers.dynamodb.names import Digest, digest, digests, mark, owner_digest, short
-from incumbent.providers.dynamodb.traces import counted, in_order, rare_of, trace_of
+from incumbent.providers.dynamodb.names import BUCKETS, Digest, digest, digests, mark, owner_digest, short
+from incumbent.providers.dynamodb.traces import MAX_FENCE, counted, in_order, rare_of, trace_of
 from incumbent.rules import Ended, KeyState, Outcome, Stored, TenureEnd, kept_pauses
 from incumbent.values import FOREVER_MS, Origin, Policy
 
@@ -101,6 +101,14 @@ NEVER_MS = FOREVER_MS  # when a key without messages can be an orphan
 IDLE_S = KEPT_S + 86_400  # a key without owner and messages: its target is known as long as its dead letters are kept
 
 DESCRIBED = ("keyspace", "target", "request_id", "log_stream")  # who asked last
+
+# What is read only when a call needs it, and of which type it is.
+_SHAPES = (
+    *(("known", "SS"), ("tombs", "SS"), ("spent", "SS"), ("rare", "S"), ("past", "L"), ("resumed", "S")),
+    *(("orphan_shard", "S"), ("expires_on", "N")),
+)
+
+_NUMBERS = ("fence", "edits", "left_fence", "orphan_since")
 
 # What this version knows of a message in ``mail``.
 FIELDS = frozenset({"id", "body", "ref", "by", "promised", "stored", "attempts", "due", "given", "error"})
@@ -194,14 +202,27 @@ def decode(item: Item | None, *, key: str, names: Iterable[str] = (), pages: Ite
     try:
         known = digests(names)
         record = Record(state=_state(item, known), item=item)
+        _check_shapes(item)
         paged = {each: trace_of(each, known) for each in pages}
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as cause:
         raise StoredFormatUnknown(
             f"the record of key {key!r} has a shape that version {VERSION} does not know ({cause!r}): another "
-            "program wrote it, and it was left as it is; give this application its own key_prefix or table",
+            "program wrote it. Nothing of it was changed but, by a renewal, the end of its lease; give this "
+            "application its own key_prefix or table",
             key=key,
         ) from cause
     return _with_pages(record, paged) if paged else record
+
+
+def _check_shapes(item: Item) -> None:
+    """Read what a call reads only later, where an odd value would be an error of Python."""
+    for name, kind in _SHAPES:
+        if name in item:
+            item[name][kind]
+    if min(number(item, name) for name in _NUMBERS) < 0 or number(item, "fence") > MAX_FENCE:
+        raise ValueError("a number of the record makes no sense")
+    if "past" in item and len([each["S"] for each in item["past"]["L"]]) != BUCKETS:
+        raise ValueError("past")
 
 
 def _with_pages(record: Record, paged: Mapping[str, Ended]) -> Record:

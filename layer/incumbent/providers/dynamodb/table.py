@@ -128,6 +128,8 @@ class Table:
                 if call.name in _ADDING and _is_too_large(error):
                     raise item_full(call.key, None, owner=None) from error
                 if error.response["Error"]["Code"] != _REFUSED:
+                    if _meets_odd_type(error):  # which reading the item tells (M12)
+                        self._decode(call, self._get(call, LEASE))
                     raise
                 doubt = doubt or tried_inside(client, error.response)
                 refused: Mapping[str, Any] = error.response
@@ -261,6 +263,11 @@ def item_full(key: str, record: Record | None, *, owner: str | None) -> MailboxF
 def _is_too_large(error: ClientError) -> bool:
     said = error.response["Error"]
     return said["Code"] == "ValidationException" and "maximum allowed size" in said.get("Message", "")
+
+
+def _meets_odd_type(error: ClientError) -> bool:
+    said = error.response["Error"]
+    return said["Code"] == "ValidationException" and "update expression" in said.get("Message", "")
 
 
 class _CutOff(HTTPClientError):

@@ -51,6 +51,7 @@ _TOO_LARGE = "x"
 _KEPT = "k"
 _NO_CLAIM = "." * OWNER
 _FENCE, _AT = 9, 7  # characters of six bits: enough for the clock until the year 2109
+MAX_FENCE = 64**_FENCE - 1
 _MOST = 12  # of nine bytes
 _ENDS = tuple(accumulate((1, len(digest("")), OWNER, _FENCE, _AT)))
 _TRACE = tuple(slice(begin, end) for begin, end in pairwise(_ENDS))
