@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -108,6 +109,15 @@ def new_process() -> None:
     ):
         cached.cache_clear()
     policies._SEEN_OF_ENVIRONMENTS.clear()
+
+
+@pytest.fixture
+def connections_that_redis_py_drops() -> Iterator[None]:
+    """Let redis-py's client of a cluster drop the connections to a node that has gone, without closing them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from incumbent.testing.redis_cluster import SLOTS, Cluster, Node, redis_cluster,
 from tests.budgets import budget
 from tests.faults.cluster_load import KEYS, Counts, Load, Risks
 
+pytestmark = pytest.mark.usefixtures("connections_that_redis_py_drops")
+
 PREFIX = "load"
 MESSAGES = budget(1, soak=10_000)  # at least, for each fault
 JUST_MS = 1_000  # what was answered so long before a primary's death may be unknown to its replica

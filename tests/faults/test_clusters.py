@@ -19,6 +19,8 @@ from incumbent.testing.redis_cluster import SLOTS, Cluster, Node, redis_cluster,
 from incumbent.values import Failure, KeyStatus, Message, Origin, Orphan, Routed
 from incumbent.wakers import Wake
 
+pytestmark = pytest.mark.usefixtures("connections_that_redis_py_drops")
+
 TTL_MS = 30_000
 KEYS = 90
 PREFIX = "far"

@@ -18,6 +18,8 @@ from incumbent.testing import servers
 from incumbent.testing.redis_cluster import Cluster, redis_cluster, slot_of
 from incumbent.testing.servers import ValkeyServer
 
+pytestmark = pytest.mark.usefixtures("connections_that_redis_py_drops")
+
 TTL_MS = 5_000
 BUSY_MS = 2_000  # what else a machine may be doing, beside one timeout
 STARTS = 5

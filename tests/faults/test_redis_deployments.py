@@ -31,6 +31,8 @@ from incumbent.values import Claimed, Failure, Message, Released, Routed
 from tests.budgets import budget
 from tests.faults.cluster_load import Counts, Load, Risks
 
+pytestmark = pytest.mark.usefixtures("connections_that_redis_py_drops")
+
 TTL_MS = 10_000
 RECOVERED_MS = 20_000
 JUST_MS = 1_000  # what was answered so long before a primary's death may be unknown to its replica

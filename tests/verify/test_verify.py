@@ -500,6 +500,7 @@ def test_gap_is_measured_and_nothing_is_lost_in_it(
     assert redis_names() == []
 
 
+@pytest.mark.usefixtures("connections_that_redis_py_drops")
 def test_cluster_that_fails_over_in_order_loses_nothing(run_it: Run) -> None:
     """Three primaries and three replicas: the command lets a replica take over, under load; nothing is left on any."""
     with redis_cluster() as cluster:
