@@ -17,7 +17,7 @@ from tests.interleavings.valkey import valkey_stores
 STATE = {state.name: state for state in STATES}
 OPERATION = {operation.name: operation for operation in OPERATIONS}
 
-# Each has shown a fault once, and is tried with one switch more than the others.
+# Each has shown a fault once, and is tried with one switch more than the others, unless that makes thousands of orders.
 FAULTS = (
     ("acquired, out of attempts", "claim new", "claim again"),
     ("acquired, out of attempts", "claim again", "handled"),
@@ -61,7 +61,8 @@ def broken(found: Iterator[tuple[int, Found | None]]) -> list[str]:
 def test_pair_that_broke_a_rule_once_keeps_it(on_dynamodb: Stage, state: str, first: str, second: str) -> None:
     """In every order of their requests."""
     meeting = Meeting(state=STATE[state], operations=(OPERATION[first], OPERATION[second]))
-    assert [told.why for told in exhaust(on_dynamodb, meeting, switches=2) if told.why] == []
+    switches = 1 if first == "look" else 2
+    assert [told.why for told in exhaust(on_dynamodb, meeting, switches=switches) if told.why] == []
 
 
 def test_pairs_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:

@@ -42,7 +42,7 @@ from tests.budgets import budget
 from tests.conformance.test_redis import unique_prefix
 from tests.redis_records import records
 
-WALKS = budget(250, soak=2_500)
+WALKS = budget(150, soak=2_500)
 STEPS = 24
 IDS = [f"m{number}" for number in range(4)]
 
