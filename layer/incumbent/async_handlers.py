@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from incumbent.errors import ConfigurationError, IncumbentError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _CLEAN_UP_S = 5  # for a handler that is cancelled because an exception has left its loop
 _LOOPS = threading.local()
-_DONE = frozenset({dict, list, str, int, bool, type(None)})  # the usual results, which are not awaitable
+_DONE = frozenset({dict, list, str, int, bool, NoneType})  # the usual results, which are not awaitable
 
 
 def synchronous(function: Callable[..., Any], *, cancel_on_stop: bool = False) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 # Endings of names, in small letters and without "-", "_", "." and a final "[]": of headers, query parameters, and
@@ -136,7 +137,7 @@ def copied(value: Any, form: Callable[[Any], Any], *, into: type | tuple[type, .
     return whole[0]
 
 
-_ATOMS = (str, int, float, type(None))
+_ATOMS = (str, int, float, NoneType)
 
 
 def _is_left_out(name: str, value: object) -> bool:

@@ -1,6 +1,7 @@
 """Reads events: makes the call of an event (its key, its message's id, what is stored of it) or of a wake."""
 
 import os
+from types import NoneType
 from typing import Any
 
 from incumbent import observe, results
@@ -21,7 +22,7 @@ _MAX_NUMBER = 10**256  # a larger number is refused as key and as id
 _make_call = maker(Call)
 _make_message = maker(Message)
 _make_origin = maker(Origin)
-_JSON = (dict, list, str, int, float, bool, type(None))
+_JSON = (dict, list, str, int, float, bool, NoneType)
 
 
 class EventReader:

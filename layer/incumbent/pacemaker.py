@@ -164,21 +164,25 @@ class Pacemaker:
                 first = min(resting, key=lambda heart: self._due[heart].mono_ms, default=None)
                 if first is not None:
                     self._sleeps_until = self._due[first]
+                    if now.until(self._sleeps_until) <= 0:
+                        self._take_off(first, others=len(resting) > 1)
+                        return first
                 elif self._sleeps_until is not None and now.until(self._sleeps_until) <= 0:
                     self._sleeps_until = None
                 # Without a run it sleeps on until then, so that the next runs need not wake it.
                 wait_ms = None if self._sleeps_until is None else now.until(self._sleeps_until)
-                if first is not None and wait_ms is not None and wait_ms <= 0:
-                    self._flights[first] = _Flight(self._make_event())
-                    self._keeper = None
-                    if len(resting) > 1:  # another thread keeps the time meanwhile; if none can start, the others wait
-                        with suppress(RuntimeError):
-                            self._appoint()
-                    return first
             if wait_ms is None:
                 self._wake.wait()
             else:
                 self._clock.wait_ms(self._wake, wait_ms)
+
+    def _take_off(self, heart: Heart, *, others: bool) -> None:
+        """Stop keeping the time, for a beat. Another thread keeps it for ``others``; if none can start, they wait."""
+        self._flights[heart] = _Flight(self._make_event())
+        self._keeper = None
+        if others:
+            with suppress(RuntimeError):
+                self._appoint()
 
     def _beat(self, heart: Heart, keeper: _Keeper) -> None:
         """Let a heart beat that is due, and keep the time again if no other thread does."""

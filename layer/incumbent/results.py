@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from decimal import Decimal
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, NoneType, WrapperDescriptorType
 
 from incumbent.errors import ConfigurationError, ResultRefused
 
@@ -28,8 +28,8 @@ MAX_VALUES = 10_000
 _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE
 _BUILT_IN = (type, BuiltinFunctionType, WrapperDescriptorType, MethodWrapperType)
 _FUTURES = (("concurrent.futures", "Future"), ("multiprocessing.pool", "ApplyResult"))
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None), dict, list, tuple, set, frozenset})
-_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+_PLAIN = frozenset({str, int, float, bool, bytes, NoneType, dict, list, tuple, set, frozenset})
+_ATOMS = frozenset({str, int, float, bool, bytes, NoneType})
 
 
 def is_async(hook: object) -> bool:

@@ -125,7 +125,7 @@ class MessageFunction:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments by name. Raises ``TypeError`` for a call that does not fit, or has no message."""
-        arguments = dict(self.signature.bind_partial(*args, **kwargs).arguments)
+        arguments = self.signature.bind_partial(*args, **kwargs).arguments
         if self.argument not in arguments:
             raise TypeError(f"{self.name}() was called without {self.argument!r}, the argument that is the message")
         return arguments

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, TypeVar
 
 from incumbent.errors import ConfigurationError, MessageInvalid, MessageTooLarge
@@ -345,14 +346,14 @@ _TOO_LONG = 10**MAX_DIGITS
 _PAIR = "[\ud800-\udbff][\udc00-\udfff]"  # two characters that JSON reads back as one
 
 
-_PLAIN: frozenset[type] = frozenset({str, dict, list, int, bool, float, type(None)})  # the types that JSON is read as
+_PLAIN: frozenset[type] = frozenset({str, dict, list, int, bool, float, NoneType})  # the types that JSON is read as
 _TEXT: frozenset[type] = frozenset({str})
-_LEAVES = frozenset({str, bool, float, type(None)})  # of them, those in which nothing is wrong unless it is escaped
+_LEAVES = frozenset({str, bool, float, NoneType})  # of them, those in which nothing is wrong unless it is escaped
 
 
 def _kind_of(value: object) -> type:
     """Return as which of these types a value is written that is of none of them itself."""
-    return list if isinstance(value, tuple) else next((each for each in _PLAIN if isinstance(value, each)), type(None))
+    return list if isinstance(value, tuple) else next((each for each in _PLAIN if isinstance(value, each)), NoneType)
 
 
 def _is_flat(event: object) -> bool:

@@ -124,12 +124,25 @@ SURVIVORS: tuple[Survivor, ...] = (
         new="(message is None or",
         why="for the type checker: its caller has looked",
     ),
-    Survivor(
-        file="*",
-        line="frozenset({",
-        old="frozenset({",
-        new="its first argument",
-        why="the same values, which no code changes",
+    *(
+        Survivor(
+            file="*",
+            line=line,
+            old="frozenset(",
+            new="its first argument",
+            why="the same values, which no code changes",
+        )
+        for line in ("frozenset({", "_PARTS = frozenset(", "_WHOLE = frozenset(", "_PASSING = frozenset(")
+    ),
+    *(
+        Survivor(
+            file="validation.py",
+            line=line,
+            old=old,
+            new="its first argument",
+            why="what is not read at once is read by the other way, which takes longer",
+        )
+        for line, old in (("event, end = _DECODER", "_DECODER.raw_decode"), ("if end == len(text)", "len("))
     ),
     *(
         Survivor(file="own_message.py", line="marshal.dumps(stored, 0)", old="0", new=new, why=why)

@@ -414,3 +414,19 @@ def test_backend_needs_leases_messages_and_control(left_out: str) -> None:
     backend = type("Partial", (), {name: getattr(MemoryProvider, name) for name in names})()
     with pytest.raises(ConfigurationError, match="cannot look at keys"):
         control_requests.controlled(backend)
+
+
+def test_no_more_keys_are_read_than_are_listed(console: Console) -> None:
+    """One more says that there are more."""
+    for key in ("orders/a", "orders/b", "orders/c"):
+        console.begin(key)
+    read: list[str] = []
+
+    def reading(keys: Any) -> Any:
+        for each in keys:
+            read.append(each.key)
+            yield each
+
+    console.store.after["keys"] = reading
+    console.ask("keys", limit=1)
+    assert len(read) == 2

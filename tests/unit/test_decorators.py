@@ -1822,3 +1822,28 @@ def test_context_that_lambda_does_not_make_is_refused(event: Any, name: str, val
     with pytest.raises(ConfigurationError, match=said):
         handler(event, SimpleNamespace(**{name: value}))
     assert provider.get_lease_owner("shop/a") is None
+
+
+def test_decorator_that_does_not_pass_the_lease_on_is_named(shop: Shop, records: list[Any]) -> None:
+    """It accepts anything, so that this shows at the first call only; another function's mistake keeps its name."""
+
+    def layer(function: Any) -> Any:
+        @functools.wraps(function)
+        def inner(record: Any, **_: Any) -> Any:
+            return function(record)
+
+        return inner
+
+    @leased_function(**for_records(shop))
+    @layer
+    def optional(record: Any, *, lease: Lease | None = None) -> bool:
+        return lease is None
+
+    @leased_function(**for_records(shop))
+    @layer
+    def mistaken(record: Any) -> None:
+        raise TypeError("f() got an unexpected keyword argument 'lease'")
+
+    assert optional(records[0])
+    with pytest.raises(TypeError, match=r"f\(\) got"):
+        mistaken(records[1])

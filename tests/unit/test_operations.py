@@ -401,3 +401,20 @@ def test_long_lists_and_errors_are_cut(hand: Hand) -> None:
     assert operations.similar_first("x", names[:10]) == ", ".join(names[:10])
     assert operations.similar_first("x", names) == f"{', '.join(names[:10])} and 2 more"
     assert operations.similar_first("K11", names).startswith("k11, ")
+
+
+@pytest.mark.parametrize("look_only", [True, False])
+def test_sweep_by_hand_says_at_its_end_what_it_could_not_read(hand: Hand, look_only: bool) -> None:  # noqa: FBT001 - a row of the table
+    """M12: after all others were served."""
+    leave(hand, "orders/a")
+    store = Meddled(hand.store)
+
+    def broken(orphans: Iterable[Any]) -> Iterator[Any]:
+        yield from orphans
+        raise StoredFormatUnknown("version 9")
+
+    store.after["orphans"] = broken
+    with pytest.raises(StoredFormatUnknown, match="version 9"):
+        operations.sweep_by_hand(store, hand.said.append, limit=9, waker=None if look_only else hand.waker)
+    assert len(hand.said) == 2
+    assert len(hand.waker.wakes) == (not look_only)

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+import incumbent
 from incumbent.clock import SYSTEM_CLOCK
 from incumbent.pacemaker import Pacemaker, pacemaker_of
 from tests.unit.stage import PATIENCE_S, StepClock, no_heartbeat_is_left
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(incumbent.__file__).parent  # the one that is tested: perhaps a copy with a fault
 EVERY_MS = 10_000
 
 
@@ -435,7 +437,7 @@ def carried_out(code: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'layer'}{os.pathsep}{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE.parent}{os.pathsep}{ROOT}"},
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
@@ -462,3 +464,53 @@ def test_process_has_one_pacemaker_and_a_test_has_its_own() -> None:
     assert pacemaker_of(SYSTEM_CLOCK) is pacemaker_of(SYSTEM_CLOCK)
     clock = StepClock()
     assert pacemaker_of(clock) is not pacemaker_of(clock)
+
+
+def test_idle_thread_that_is_woken_sleeps_on_as_before(
+    clock: StepClock, threads: Threads, pacemaker: Pacemaker
+) -> None:
+    """Until the renewal that it knew of, so that the next runs need not wake it; else for ever."""
+    heart = Beats()
+    pacemaker.add(heart, EVERY_MS)
+    clock.next_pause_ms()
+    pacemaker.remove(heart)
+    clock.advance(1)
+    pacemaker.stir()
+    assert clock.next_pause_ms() == EVERY_MS - 1
+    clock.advance(EVERY_MS)
+    while pacemaker._sleeps_until is not None:  # noqa: SLF001 - it has woken, and sleeps again
+        SYSTEM_CLOCK.sleep_ms(1)
+    pacemaker.stir()
+    while pacemaker._wake.is_set():  # noqa: SLF001 - it has looked
+        SYSTEM_CLOCK.sleep_ms(1)
+    pacemaker.add(heart, EVERY_MS)
+    assert clock.next_pause_ms() == EVERY_MS
+    pacemaker.remove(heart)
+    assert len(threads.made) == 1
+
+
+class Sleeps(threading.Event):
+    """An event that tells when a thread begins to wait for it without a limit."""
+
+    begun = threading.Semaphore(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Tell it, and wait."""
+        if timeout is None:
+            self.begun.release()
+        return super().wait(timeout)
+
+
+def test_idle_thread_takes_no_processor_time(clock: StepClock, threads: Threads) -> None:
+    """It waits for an event, and looks at no clock meanwhile."""
+    pacemaker = Pacemaker(clock, thread=threads, event=Sleeps)
+    heart = Beats()
+    pacemaker.add(heart, EVERY_MS)
+    clock.next_pause_ms()
+    pacemaker.remove(heart)
+    clock.advance(EVERY_MS)
+    assert Sleeps.begun.acquire(timeout=PATIENCE_S)
+    pacemaker._stays = False  # noqa: SLF001 - so that no thread outlives its test
+    pacemaker.remove(heart)
+    threads.made[0].join(timeout=PATIENCE_S)
+    assert not threads.alive

@@ -509,3 +509,35 @@ def test_queued_wake_needs_time(clock: FakeClock, budget_ms: int, said: str) -> 
     wake_queued(records, waker, lambda: waker, budget_ms=budget_ms, observers=[facts], clock=clock)
     assert said in (facts.told[1].error or "")
     assert len(waker.wakes) == budget_ms - 4
+
+
+@pytest.mark.parametrize(("search_ms", "paused"), [(499, 0), (500, 1)])
+def test_key_that_a_whole_search_does_not_find_has_made_progress(clock: FakeClock, search_ms: int, paused: int) -> None:
+    """A search that has used up its half of the budget may have left the key out."""
+
+    class Lengthy(Listing):
+        takes_ms = 0
+
+        def orphans(self, limit: int) -> Iterable[Orphan]:
+            yield from super().orphans(limit)
+            clock.advance(self.takes_ms)
+
+    listing, waker = Lengthy([orphan(0)]), RecordingWaker()
+    for _ in range(2):
+        swept(listing, waker, clock=clock)
+    whole, listing.listed, listing.takes_ms = listing.listed, [], search_ms
+    swept(listing, waker, clock=clock, budget_ms=1_000)
+    listing.listed, listing.takes_ms = whole, 0
+    assert swept(listing, waker, clock=clock).paused == paused
+
+
+def test_key_that_cannot_be_read_hides_no_progress(clock: FakeClock) -> None:
+    """M12: of what can be read, the list is whole."""
+    listing, waker = Listing([orphan(0)]), RecordingWaker()
+    for _ in range(2):
+        swept(listing, waker, clock=clock)
+    whole, listing.listed, listing.fails = listing.listed, [], StoredFormatUnknown("version 9")
+    with pytest.raises(StoredFormatUnknown):
+        swept(listing, waker, clock=clock)
+    listing.listed, listing.fails = whole, None
+    assert swept(listing, waker, clock=clock).woken == 1

@@ -232,3 +232,15 @@ def test_value_in_an_error_is_short() -> None:
     assert shown("x" * 78) == repr("x" * 78)
     assert shown("x" * 79) == f"'{'x' * 79}..."
     assert shown(Shy()) == "..."
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"key": ""}, "the key"), ({"owner": ""}, "the owner"), ({"ttl_ms": 0}, "ttl_ms"), ({"fence": -1}, "fence")],
+)
+def test_each_argument_of_a_call_is_checked(wrong: dict[str, Any], said: str) -> None:
+    """R10: whichever it is."""
+    right: dict[str, Any] = {"key": "k", "owner": "A", "ttl_ms": 1, "fence": 0}
+    check_lease(**right)
+    with pytest.raises(ConfigurationError, match=said):
+        check_lease(**{**right, **wrong})
