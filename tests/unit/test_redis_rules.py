@@ -3,12 +3,14 @@
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from incumbent import rules
@@ -43,18 +45,45 @@ from tests.conformance.test_redis import unique_prefix
 from tests.redis_records import records
 
 WALKS = budget(150, soak=2_500)
+EXACT_WALKS = budget(60, soak=1_000)
 STEPS = 24
 IDS = [f"m{number}" for number in range(4)]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How time passes in a walk, and how long everything lasts."""
+
+    jumps_ms: tuple[int, ...]
+    ttls_ms: tuple[int, ...]
+    window_ms: int
+    later_ms: tuple[int, ...]
+    holds_ms: tuple[int, ...]
+    pauses_ms: tuple[int, ...]
+    burst: Debounce
+
+
 # Time passes in steps of 10 s, and everything ends half-way between two of them: what the server's clock goes on by
-# itself during a walk changes nothing.
-JUMPS_MS = (10_000, 10_000, 20_000, 40_000, 1_000_000)
-TTLS_MS = (15_000, 35_000)
-WINDOW_MS = 905_000
-# No two of these end at one moment, however many steps lie between their beginnings.
-LATER_MS = (15_000, 35_000)
-HOLDS_MS = (17_000, 36_000)
-BURST = Debounce(quiet_ms=13_000, max_ms=21_000)
+# itself during a walk changes nothing. No two messages are due at one moment, however many steps lie between them.
+BETWEEN = Times(
+    jumps_ms=(10_000, 10_000, 20_000, 40_000, 1_000_000),
+    ttls_ms=(15_000, 35_000),
+    window_ms=905_000,
+    later_ms=(15_000, 35_000),
+    holds_ms=(17_000, 36_000),
+    pauses_ms=(5_000, 25_000),
+    burst=Debounce(quiet_ms=13_000, max_ms=21_000),
+)
+# The clock stands, and everything ends at the very millisecond to which a step leads.
+EXACT = Times(
+    jumps_ms=(10_000, 10_000, 20_000, 40_000, 900_000),
+    ttls_ms=(10_000, 30_000),
+    window_ms=900_000,
+    later_ms=(10_000, 30_000),
+    holds_ms=(20_000, 40_000),
+    pauses_ms=(10_000, 20_000),
+    burst=Debounce(quiet_ms=10_000, max_ms=20_000),
+)
 OUTCOMES = {
     "h": "handled",
     "s": "stopped",
@@ -63,21 +92,38 @@ OUTCOMES = {
     "d": "dead",
     "f": "failed",
 }
-POLICIES = [
-    Policy(
-        max_attempts=attempts,
-        max_pending=pending,
-        pauses_ms=(5_000, 25_000),
-        window_ms=WINDOW_MS,
-        on_error=on_error,
-        keep=keep,
-        result_bytes=12,
-    )
-    for attempts in (1, 2, 3)
-    for pending in (2, 4)
-    for on_error in ("skip", "block")
-    for keep in ("all", "latest")
-]
+
+
+def policies(times: Times) -> list[Policy]:
+    """Every policy that a walk may have."""
+    return [
+        Policy(
+            max_attempts=attempts,
+            max_pending=pending,
+            pauses_ms=times.pauses_ms,
+            window_ms=times.window_ms,
+            on_error=on_error,
+            keep=keep,
+            result_bytes=12,
+        )
+        for attempts in (1, 2, 3)
+        for pending in (2, 4)
+        for on_error in ("skip", "block")
+        for keep in ("all", "latest")
+    ]
+
+
+class Standing(redis.Redis):
+    """A client for whose scripts the server's clock stands, but for a microsecond at each."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a script as its text, with another clock."""
+        if args[0] == "EVALSHA":
+            raise NoScriptError
+        if args[0] == "EVAL":
+            text = args[1].replace(b"call('TIME')", b"{ 1800000000, call('INCR', 'microseconds') }")
+            args = (args[0], text, *args[2:])
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 class Walk:
@@ -86,10 +132,11 @@ class Walk:
     The second provider's client repeats by itself, so that all that it asks may be a repetition (R9).
     """
 
-    def __init__(self, seed: int, prefix: str, bare: Any, clients: list[Any]) -> None:
+    def __init__(self, seed: int, prefix: str, bare: Any, clients: list[Any], times: Times = BETWEEN) -> None:
         self.random = random.Random(seed)  # noqa: S311 - a walk is decided by its number
-        self.policy = self.random.choice(POLICIES)
-        self.other_policy = self.random.choice(POLICIES)  # of a version that is being deployed
+        self.times = times
+        self.policy = self.random.choice(policies(times))
+        self.other_policy = self.random.choice(policies(times))  # of a version that is being deployed
         self.key = f"k{seed}"
         self.names = [name.decode() for name in Names(prefix).of(self.key)]
         self.bare = bare
@@ -138,16 +185,15 @@ class Walk:
         )[0]
         match chosen:
             case "jump":
-                self.jump()
+                self.jump(self.random.choice(self.times.jumps_ms))
             case "archive":
                 self.archive(which)
             case _:
                 getattr(self, chosen)(which)
         self.compare_stored()
 
-    def jump(self) -> None:
+    def jump(self, ms: int) -> None:
         """Let time pass."""
-        ms = self.random.choice(JUMPS_MS)
         self.log.append(f"{ms} ms pass")
         self.now += ms
         pass_key_time(self.bare, self.names, ms)
@@ -155,7 +201,7 @@ class Walk:
     def acquire(self, which: int) -> None:
         """R2."""
         owner = self.somebody() if self.random.random() < 0.3 else self.fresh("a")
-        ttl_ms = self.random.choice(TTLS_MS)
+        ttl_ms = self.random.choice(self.times.ttls_ms)
         self.log.append(f"{which} acquire {owner} {ttl_ms}")
         self.owners.append(owner)
         self.state, expected = rules.acquire(self.state, self.now, owner, ttl_ms)
@@ -166,7 +212,7 @@ class Walk:
 
     def beat(self, which: int) -> None:
         """R4."""
-        owner, ttl_ms = self.somebody(), self.random.choice(TTLS_MS)
+        owner, ttl_ms = self.somebody(), self.random.choice(self.times.ttls_ms)
         self.log.append(f"{which} beat {owner} {ttl_ms}")
         fence, real = self.fence(which, owner)
         note = f"é {self.count}" if self.controls and self.random.random() < 0.5 else None
@@ -183,7 +229,7 @@ class Walk:
 
     def take(self, which: int) -> None:
         """M6."""
-        owner, ttl_ms, have = self.somebody(), self.random.choice(TTLS_MS), self.some()
+        owner, ttl_ms, have = self.somebody(), self.random.choice(self.times.ttls_ms), self.some()
         self.log.append(f"{which} take {owner} {ttl_ms} {have}")
         fence, real = self.fence(which, owner)
         self.state, expected = rules.take(self.state, self.now, owner, ttl_ms, fence)
@@ -204,7 +250,7 @@ class Walk:
 
     def transfer(self, which: int) -> None:
         """R6, and again as it was."""
-        owner, ttl_ms = self.somebody(), self.random.choice(TTLS_MS)
+        owner, ttl_ms = self.somebody(), self.random.choice(self.times.ttls_ms)
         successor = self.random.choice(self.owners) if self.random.random() < 0.2 else self.fresh("s")
         if successor == owner:
             return
@@ -229,7 +275,7 @@ class Walk:
     def claim(self, which: int) -> None:  # noqa: C901 - each way to claim
         """M1."""
         owner = self.somebody() if self.random.random() < 0.2 else self.fresh("c")
-        ttl_ms, message_id = self.random.choice(TTLS_MS), self.random.choice(IDS)
+        ttl_ms, message_id = self.random.choice(self.times.ttls_ms), self.random.choice(IDS)
         message: Message | None = Message(id=message_id, event={"by": owner, "n": self.count})
         more: dict[str, Any] = {}
         match self.random.randrange(9):
@@ -250,11 +296,11 @@ class Walk:
         if self.controls and self.random.random() < 0.5:
             match self.random.randrange(4):
                 case 0:
-                    more["debounce"] = BURST
+                    more["debounce"] = self.times.burst
                 case 1:
                     more["interrupt"] = True
                 case _:
-                    after_ms = self.random.choice(LATER_MS)
+                    after_ms = self.random.choice(self.times.later_ms)
         self.owners.append(owner)
         self.log.append(f"{which} claim {owner} {ttl_ms} {message and message_id} {after_ms} {more}")
         stored = None
@@ -278,18 +324,18 @@ class Walk:
 
     def settle(self, which: int) -> None:
         """M2, and again as it was."""
-        owner, ttl_ms = self.somebody(), self.random.choice(TTLS_MS)
+        owner, ttl_ms = self.somebody(), self.random.choice(self.times.ttls_ms)
         ends: dict[str, Any] = {"handled": [], "failed": [], "dropped": [], "deferred": [], "stopped": []}
         results: dict[str, Any] = {}
         for message_id in self.some():
             end = self.random.choices(tuple(ends), (5, 3, 3, 1, 1 if self.controls else 0))[0]
             if self.controls and self.random.random() < 0.3:
                 results[message_id] = self.random.choice((None, self.count, "x" * 20))
-            after_ms = self.random.choice((None, None, 0, 15_000))
+            after_ms = self.random.choice((None, None, 0, self.times.later_ms[0]))
             named = Failure(id=message_id, error=f"é {self.count}", after_ms=after_ms)
             ends[end].append(named if end in ("failed", "dropped") else message_id)
         kept = kept_results(self.key, ends["handled"], results, self.policy)
-        hold_ms = self.random.choice(HOLDS_MS) if self.controls and self.random.random() < 0.1 else 0
+        hold_ms = self.random.choice(self.times.holds_ms) if self.controls and self.random.random() < 0.1 else 0
         successor: dict[str, Any] = {}
         match self.random.randrange(4):
             case 0:
@@ -357,12 +403,14 @@ class Walk:
                 self.log.append(f"find {message_id}")
                 self.same_status(
                     provider.find(self.key, message_id, policy=self.policy),
-                    status_of(self.state, message_id, self.now, WINDOW_MS),
+                    status_of(self.state, message_id, self.now, self.times.window_ms),
                 )
             case 3:
                 self.log.append("letters")
                 letters = provider.dead_letters(self.key, 2)
-                self.same([seen(each) for each in letters], [seen(each) for each in self.state.dead[:2]])
+                self.same(
+                    [seen(each) for each in letters], [seen(each) for each in rules.letters(self.state, self.now)[:2]]
+                )
             case _:
                 self.log.append("look")
                 owner = self.state.owner if rules.owned(self.state, self.now) else None
@@ -383,7 +431,7 @@ class Walk:
                 if marked in self.fences:
                     self.same(answer, self.fences[marked])
             case 1:
-                for_ms = self.random.choice((*HOLDS_MS, None))
+                for_ms = self.random.choice((*self.times.holds_ms, None))
                 self.log.append(f"hold {for_ms}")
                 until_ms = FOREVER_MS if for_ms is None else self.now + for_ms
                 self.state = rules.hold(self.state, self.now, until_ms, f"for {for_ms}")
@@ -398,10 +446,10 @@ class Walk:
                     assert not held, self.told(None, held)
             case 4:
                 self.log.append(f"cancel {message_id}")
-                self.state, _ = rules.cancel(self.state, self.now, message_id, WINDOW_MS)
+                self.state, _ = rules.cancel(self.state, self.now, message_id, self.times.window_ms)
                 self.same_status(
                     provider.cancel(self.key, message_id, policy=self.policy),
-                    status_of(self.state, message_id, self.now, WINDOW_MS),
+                    status_of(self.state, message_id, self.now, self.times.window_ms),
                 )
             case _:
                 owner = self.somebody()
@@ -422,6 +470,11 @@ class Walk:
     def same_status(self, answer: Status, expected: Status) -> None:
         """Equal but for moments and fences."""
         self.same(fixed(answer), fixed(expected))
+
+    def same_letters(self) -> None:
+        """Those that are not too old, in order."""
+        letters = self.providers[0].dead_letters(self.key, 10)
+        self.same([seen(each) for each in letters], [seen(each) for each in rules.letters(self.state, self.now)])
 
     def same_moment(self, answer_ms: int | None, expected_at_ms: int | None) -> None:
         """In as long a time, but for what the server's clock went on by."""
@@ -571,7 +624,7 @@ class Walk:
             young = [
                 (trace.outcome, trace.claimed_by, trace.id, trace.result)
                 for trace in self.state.ended
-                if trace.outcome in outcomes and self.now - trace.at_ms < WINDOW_MS
+                if trace.outcome in outcomes and self.now - trace.at_ms < self.times.window_ms
             ]
             self.same(kept[-len(young) or len(kept) :], young)
         for name, life in zip(("lease", *COMPANIONS), found["lives"], strict=True):
@@ -654,3 +707,26 @@ def test_orphans_of_many_walks_are_the_rules(clients: list[Any]) -> None:
         walk.same(found, [(walk.key, target, len(rules.due(replace(walk.state, owner=None), walk.now)))])
         assert 0 <= ages[0] - (walk.now - since_ms) < 4_000, walk.told(ages, walk.now - since_ms)
     assert seen_orphans > 3
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_every_step_of_every_walk_is_the_rules_at_the_last_millisecond(valkey_server: ValkeyServer, part: int) -> None:
+    """What ends, ends at its time: neither a millisecond later nor one earlier."""
+    settings: dict[str, Any] = {"port": valkey_server.port, "protocol": 2, "driver_info": None}
+    with (
+        closing(redis.Redis(decode_responses=True, **settings)) as bare,
+        closing(Standing(retry=Retry(NoBackoff(), 0), **settings)) as once,
+        closing(Standing(retry=Retry(NoBackoff(), 1), **settings)) as again,
+    ):
+        prefix = unique_prefix()
+        for seed in range(part, EXACT_WALKS, 5):
+            walk = Walk(20_000 + seed, prefix, bare, [once, again], EXACT)
+            bare.delete("microseconds")
+            for _ in range(STEPS):
+                walk.step()
+            for ms in (rules.LETTERS_MS - 30_000, 10_000, 10_000, 10_000):
+                walk.jump(ms)
+                walk.same_letters()
+            for ms in (rules.LETTERS_MS - 20_000, 10_000, 10_000):
+                walk.jump(ms)
+                walk.same_letters()
