@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer
 from botocore.config import Config
 
 from benchmarks import ours, peers
-from benchmarks.dynamodb_stores import BARE, LOCKS, RECORDS, provider_of, store
+from benchmarks.dynamodb_stores import BARE, LOCKS, RECORDS, paced, provider_of, store
 from benchmarks.measure import Budget, Run, cpu_time, interleaved, ratios, spread
 from benchmarks.tables import Column, Table
 from incumbent.testing.servers import DynamoDBServer, dynalite, locked_moto, why_no_dynalite
@@ -35,10 +36,10 @@ _COUNTED = 5
 
 
 def run(budget: Budget) -> list[Table]:
-    """Measure on moto, and on dynalite where it is installed."""
-    tables = [_on("moto", locked_moto, budget)]
+    """Measure on moto, and on dynalite where it is installed; and on moto as it answers by itself."""
+    tables = [_on("moto", partial(paced, locked_moto), budget), _on("unpaced", locked_moto, budget)]
     if why_no_dynalite() is None:
-        tables.append(_on("dynalite", dynalite, budget))
+        tables.append(_on("dynalite", partial(paced, dynalite), budget))
     else:
         table = _table("dynalite")
         table.set(TWO_UPDATES, ratio=f"not measured: {why_no_dynalite()}")

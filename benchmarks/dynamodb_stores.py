@@ -1,5 +1,6 @@
 """DynamoDB's stand-ins in processes of their own, with the tables of incumbent and of those measured beside it."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -8,10 +9,12 @@ import boto3
 from botocore.config import Config
 
 from benchmarks.capacity import Meter
+from incumbent.local.processes import supervised
 from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.testing.servers import DynamoDBServer, create_table
 
 _PATIENT = Config(connect_timeout=20, read_timeout=20)  # a stand-in may be slow, which is not what is measured
+ANSWER_MS = 8
 TABLE, RECORDS, LOCKS, BARE = "leases", "idempotency", "locks", "bare"
 
 
@@ -54,6 +57,14 @@ class _Session(boto3.Session):
 def provider_of(session: Any) -> DynamoDBProvider:
     """Return a provider on the leases' table, which waits for a slow answer."""
     return DynamoDBProvider(table_name=TABLE, boto3_session=session, boto_config=_PATIENT)
+
+
+@contextmanager
+def paced(start: Callable[[], AbstractContextManager[DynamoDBServer]]) -> Iterator[DynamoDBServer]:
+    """Start a stand-in that answers short and long requests after the same time, as DynamoDB does."""
+    words = (sys.executable, "-m", "benchmarks.pacer")
+    with start() as server, supervised([*words, str(server.port), str(ANSWER_MS)]) as pacer:
+        yield DynamoDBServer(port=int(pacer.first_line()), process_group=pacer.process_group)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import redis
 
 from benchmarks import ours
 from benchmarks.dynamodb_stores import provider_of, store
-from benchmarks.measure import Budget, Run, cpu_time, spread, wall_time
+from benchmarks.measure import Budget, Run, apart, cpu_time, spread, wall_time
 from benchmarks.tables import Column, Table
 from incumbent import Wake
 from incumbent.providers.dynamodb import DynamoDBProvider
@@ -98,7 +98,7 @@ def run(budget: Budget) -> list[Table]:
         columns=SWEEPER_COLUMNS,
     )
     quick, passes = budget.quick, budget.passes
-    with valkey() as server, store(locked_moto) as running:
+    with store(locked_moto) as running, apart(valkey) as server:
         client: Any = redis.Redis.from_url(server.url)
         one = client.script_load("return 1")
         on_redis = Measured(

@@ -1,14 +1,18 @@
 """Interleaved measuring: every variant runs in every round, in a changing order, and a ratio is taken per round."""
 
+import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from benchmarks.tables import Spread
 
 Run = Callable[[str], object]
+T = TypeVar("T")
 
 _WARM_UP = 10
 
@@ -32,6 +36,26 @@ class Budget:
 
 FULL = Budget(quick=False, rounds=60, calls=30, slow_rounds=24, slow_calls=10, processes=15, passes=7)
 QUICK = Budget(quick=True, rounds=2, calls=2, slow_rounds=1, slow_calls=1, processes=1, passes=1)
+
+
+@contextmanager
+def apart(start: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    """Start a server on another processor than this process, where the system lets choose.
+
+    Else they share one in some runs and not in others, which halves the time of a short request.
+    """
+    free = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(free) <= 1:
+        with start() as server:
+            yield server
+        return
+    try:
+        os.sched_setaffinity(0, free[1:])
+        with start() as server:
+            os.sched_setaffinity(0, free[:1])
+            yield server
+    finally:
+        os.sched_setaffinity(0, free)
 
 
 def wall_time(run: Run, names: Iterable[str]) -> float:

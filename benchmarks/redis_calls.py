@@ -9,7 +9,7 @@ import redis
 from aws_lambda_powertools.utilities.idempotency.persistence.redis import CachePersistenceLayer
 
 from benchmarks import ours, peers
-from benchmarks.measure import Budget, Run, interleaved, ratios, spread
+from benchmarks.measure import Budget, Run, apart, interleaved, ratios, spread
 from benchmarks.tables import Cell, Column, Table
 from incumbent.providers.redis import RedisProvider
 from incumbent.testing.servers import valkey
@@ -40,7 +40,7 @@ _CONNECTING = {"auth", "client", "hello", "select"}
 
 def run(budget: Budget) -> list[Table]:
     """Measure all variants in the same rounds; then count requests, bytes and server time one by one."""
-    with valkey() as server:
+    with apart(valkey) as server:
         client: Any = redis.Redis.from_url(server.url)
         decoding: Any = redis.Redis.from_url(server.url, decode_responses=True)
         provider = RedisProvider(url=server.url)

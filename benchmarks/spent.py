@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from botocore import client, httpsession, parsers, serialize, signers
 from benchmarks import ours
 from benchmarks.capacity import item_bytes
 from benchmarks.dynamodb_calls import CLAIM, TWO_UPDATES, two_updates
-from benchmarks.dynamodb_stores import TABLE, Store, provider_of, store
+from benchmarks.dynamodb_stores import TABLE, Store, paced, provider_of, store
 from benchmarks.measure import Budget, Run, interleaved, spread
 from benchmarks.tables import Column, Spread, Table, number
 from benchmarks.write_units import WINDOW
@@ -56,7 +57,7 @@ _UNITS = {"runs": Column(title="runs"), "bytes": Column(title="bytes")}
 
 def run(budget: Budget) -> list[Table]:
     """Measure the parts of the decorator in memory, those of a call on DynamoDB, and look at a full lease item."""
-    with store(locked_moto) as running:
+    with store(partial(paced, locked_moto)) as running:
         return [_decorator(budget), _dynamodb(running, budget), _units(running, budget)]
 
 
