@@ -113,11 +113,19 @@ def new_process() -> None:
 
 @pytest.fixture
 def connections_that_redis_py_drops() -> Iterator[None]:
-    """Let redis-py's client of a cluster drop the connections to a node that has gone, without closing them."""
+    """Let redis-py's client of a cluster drop the connections to a node that has gone, without closing them.
+
+    Those of earlier tests are collected before the test, and its own after it.
+    """
+
+    def collect() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+    collect()
     yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    collect()
 
 
 @pytest.fixture(scope="session")

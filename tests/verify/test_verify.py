@@ -1,8 +1,10 @@
 """``incumbent verify`` as an operator meets it: on good stores, on a store that breaks a rule, and interrupted."""
 
+import gc
 import io
 import json
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -29,6 +31,8 @@ from tests.budgets import SOAKING, budget
 from tests.verify import measuring
 
 Run = Callable[..., tuple[int, list[str]]]
+pytestmark = pytest.mark.usefixtures("connections_that_redis_py_drops")
+
 TABLES = ["moto"] * (SOAKING or why_no_dynalite() is not None) + ["dynalite"] * (why_no_dynalite() is None)
 # A few tests and calls of each kind; the whole under SOAK.
 FEW = () if SOAKING else ("--matching", "beat")
@@ -377,6 +381,29 @@ def test_suite_that_breaks_off_has_not_passed(
     assert redis_names() == []
 
 
+def test_garbage_of_the_process_is_no_finding(
+    lone_valkey: ValkeyServer, redis_names: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that something else left open, and that is collected while the suite runs."""
+    told: list[object] = []
+
+    def leave_a_socket(*_: object) -> None:
+        left: list[object] = [socket.socket()]
+        left.append(left)
+        del left
+        gc.collect()
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(found.exc_value))
+    plugin = conformance._Listener  # noqa: SLF001 - its methods are hooks of pytest
+    monkeypatch.setattr(plugin, "pytest_runtest_setup", leave_a_socket, raising=False)
+    store = RedisStore(environ(lone_valkey))
+    found = list(run.verified(store, ["conformance"], matching="late_owner"))
+    assert [check.status for check in found] == ["ok"], found
+    assert told
+    assert [check.status for check in run.emptied(store)] == ["ok"]
+    assert redis_names() == []
+
+
 def test_missing_answer_is_not_said_to_break_a_rule(
     lone_valkey: ValkeyServer, redis_names: Callable[[], list[bytes]]
 ) -> None:
@@ -500,7 +527,6 @@ def test_gap_is_measured_and_nothing_is_lost_in_it(
     assert redis_names() == []
 
 
-@pytest.mark.usefixtures("connections_that_redis_py_drops")
 def test_cluster_that_fails_over_in_order_loses_nothing(run_it: Run) -> None:
     """Three primaries and three replicas: the command lets a replica take over, under load; nothing is left on any."""
     with redis_cluster() as cluster:

@@ -52,7 +52,9 @@ def _ran(store: VerifiedStore, chosen: Callable[[str], bool]) -> "_Listener":
     Raises ``KeyboardInterrupt``, and ``RuntimeError`` if pytest broke off: then not all have run.
     """
     listener = _Listener(store, chosen)
-    quiet = ("-p", "no:cacheprovider", "-p", "no:terminal", "--noconftest", "--disable-plugin-autoload")
+    # Without the last two plugins: what the rest of this process leaves to the garbage collector is no finding.
+    without = ("cacheprovider", "terminal", "unraisableexception", "threadexception")
+    quiet = (*(word for name in without for word in ("-p", f"no:{name}")), "--noconftest", "--disable-plugin-autoload")
     kept = {name: os.environ.pop(name) for name in _OF_PYTEST if name in os.environ}
     try:
         code = pytest.main(
