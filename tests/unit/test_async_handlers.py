@@ -401,7 +401,7 @@ def test_coroutine_ends_whatever_step_an_exception_is_thrown_at(
                 steps.append("after" if over else "in its run")
 
         made = handler()
-        reached = throw_into(functools.partial(synchronous(lambda made=made: made), None), at, SystemExit)
+        reached = throw_into(functools.partial(synchronous(lambda made=made: made), None), at, SystemExit, within="")
         over.append(True)
         synchronous(go_round)(None)
         made.close()  # if it has not begun

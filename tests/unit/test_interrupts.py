@@ -100,18 +100,22 @@ def test_run_that_is_interrupted_at_any_step_leaves_nothing_of_it(options: Any) 
             return
 
 
-def throw_into(call: Callable[[], object], at: int, error: type[BaseException] = TimeUpError) -> bool:
+def throw_into(
+    call: Callable[[], object], at: int, error: type[BaseException] = TimeUpError, *, within: str = "incumbent."
+) -> bool:
     """Call it, and throw at that step of it. Return whether there was such a step.
 
-    A step is where the interpreter runs the handlers of signals: as a function begins, and after a call of a built-in.
+    A step is where the interpreter runs the handlers of signals: as a function begins, and after a call of a built-in;
+    here in functions ``within`` the package alone: in those of `threading`, it may leave a lock taken for ever.
     """
     steps = 0
 
-    def step(_frame: FrameType, what: str, _: object) -> None:
+    def step(frame: FrameType, what: str, _: object) -> None:
         nonlocal steps
-        steps += what in {"call", "c_return"}
-        if steps == at:
-            raise error
+        if what in {"call", "c_return"} and str(frame.f_globals.get("__name__")).startswith(within):
+            steps += 1
+            if steps == at:
+                raise error
 
     before = sys.getprofile()
     gc.disable()  # nothing is to be thrown into a finalizer, which would keep it
