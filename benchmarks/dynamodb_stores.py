@@ -61,7 +61,7 @@ def provider_of(session: Any) -> DynamoDBProvider:
 
 @contextmanager
 def paced(start: Callable[[], AbstractContextManager[DynamoDBServer]]) -> Iterator[DynamoDBServer]:
-    """Start a stand-in that answers short and long requests after the same time, as DynamoDB does."""
+    """Start a stand-in that answers short and long requests after the same time."""
     words = (sys.executable, "-m", "benchmarks.pacer")
     with start() as server, supervised([*words, str(server.port), str(ANSWER_MS)]) as pacer:
         yield DynamoDBServer(port=int(pacer.first_line()), process_group=pacer.process_group)

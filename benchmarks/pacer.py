@@ -1,7 +1,7 @@
 """Stands before a server and lets each of its answers wait: ``python -m benchmarks.pacer PORT MS`` prints its own port.
 
-A client that waits longer for an answer needs more CPU afterwards, since the processor's caches are cold by then.
-DynamoDB answers a longer request about as soon as a short one; its stand-ins do not.
+A client that waits longer for an answer needs more CPU afterwards, and DynamoDB's stand-ins answer a longer request
+later than a short one.
 """
 
 import asyncio

@@ -73,7 +73,8 @@ M12  Format: every stored record carries a version; an unknown version raises ``
      the records that it cannot read, goes on, and raises the error at the end with what it skipped. Where parts of
      the store give no answer (R9), it may list the others, and then raises ``ListIncomplete``.
 M13  Never past the end: no renewal after the run's end (also when an exception of a signal handler ends it, at any
-     step), after the invocation's deadline, or after a loss. The package keeps this rule, not the store.
+     step of the package's functions), after the invocation's deadline, or after a loss. The package keeps this rule,
+     not the store.
 
 Rules of control
 ----------------

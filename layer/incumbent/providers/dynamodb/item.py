@@ -24,7 +24,7 @@ Attributes of the lease item (times are epoch milliseconds, sets and lists are a
                                  else an earlier one, which counts for nothing, and which a grant may remove
     mail                         messages, oldest first: id, body or ref, by, stored,
                                  and, where not false or zero, promised, attempts, due, given, error
-    given head              the same of mail[0], whose own count for nothing: they stand beside the list, since a
+    given head                   the same of mail[0], whose own count for nothing: they stand beside the list, since a
                                  claim counts the delivery of the head in the update that appends to the list. Both are
                                  absent if it was never delivered and is due; head is "<attempts>:<due>", if not "1:0"
     not_before                   "<quiet_until>:<held_until>:<reason>", zero where not set; absent where neither is, and
