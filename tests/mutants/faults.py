@@ -739,9 +739,16 @@ MUTANTS = (
     Mutant(
         "ids are shown anew from the newest page only (M5)",
         "providers/dynamodb/steps.py",
-        "                if len(last) >= rules.REMEMBERED:\n",
-        "                if last:\n",
+        "                    last += traces.handled_in(texts)\n",
+        "                    last = last or traces.handled_in(texts)\n",
         (INTERLEAVINGS,),
+    ),
+    Mutant(
+        "pages of one tenure are read in any order (M5)",
+        "providers/dynamodb/traces.py",
+        "#{at_ms:020d}#{digest(ended)}",
+        "#{digest(ended)}#{at_ms:020d}",
+        ("tests/simulation/test_table.py",),
     ),
     Mutant(
         "a page tells of messages whose settle may be refused (M3)",

@@ -280,6 +280,33 @@ def test_find_reads_the_pages_only_of_ids_that_may_be_there(busy: Bench) -> None
     assert busy.provider.find(KEY, message_id(250)).state == "handled"
 
 
+def test_trace_that_stands_in_several_pages_counts_once(bench: Bench) -> None:
+    """M5: of two who write at the same moment, each writes a page, with more or fewer traces."""
+    for number in range(256):
+        bench.run(number)
+    for page in bench.pages[-30:]:
+        name, texts = page["sk"]["S"], page["ended"]["S"].split(" ")
+        bench.client.table.put({**page, "sk": {"S": f"{name}x"}, "ended": {"S": " ".join(texts[-3:])}})
+    assert {bench.provider.find(KEY, message_id(number)).state for number in range(256)} == {"handled"}
+    for number in range(256, 600):
+        bench.run(number)
+    assert {bench.provider.find(KEY, message_id(number)).state for number in range(600 - 256, 600)} == {"handled"}
+
+
+def test_ids_that_left_in_one_tenure_are_remembered_by_the_clocks_of_those_who_ended_them(bench: Bench) -> None:
+    """M5: a page may hold traces that are older than those of the one before, where the clocks differ."""
+    bench.provider.claim(KEY, owner(0), 10 * TTL_MS, Message(id=message_id(0), event=1))
+    left = []
+    for number in range(1, 401):
+        begin_ms = bench.clock.now().wall_ms
+        bench.clock.step_wall(number // 6 % 5 * 5_030)
+        bench.provider.claim(KEY, owner(number), TTL_MS, Message(id=message_id(number), event=1))
+        bench.provider.cancel(KEY, message_id(number))
+        left.append((bench.clock.now().wall_ms, message_id(number)))
+        bench.clock.step_wall(begin_ms + 100 - bench.clock.now().wall_ms)
+    assert {bench.provider.find(KEY, each).state for _, each in sorted(left)[-256:]} == {"cancelled"}
+
+
 def test_settle_in_doubt_finds_its_trace_in_a_page(bench: Bench) -> None:
     """R9: so many runs came before the second try that the trace has left the lease item."""
     given = bench.claim(0)
@@ -292,7 +319,10 @@ def test_settle_in_doubt_finds_its_trace_in_a_page(bench: Bench) -> None:
     assert settled == Released(remaining=0)
 
 
-@pytest.mark.parametrize("change", [{"v": {"N": "2"}}, {"ended": {"N": "1"}}, {"ended": {"S": "h?"}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"v": {"N": "2"}}, *({"ended": odd} for odd in ({"N": "1"}, {"S": "h?"}, {"S": ""}, {"S": "?" * 43}))],
+)
 def test_page_of_a_later_version_is_left_as_it_is(bench: Bench, change: dict[str, Any]) -> None:
     """M12: an id that may stand in it is neither stored nor called a duplicate; another is not concerned."""
     for number in range(12):

@@ -352,7 +352,7 @@ def test_page_and_result_are_written_and_read() -> None:
     texts = [traces.trace_text(older), traces.trace_text(replace(LEFT, at_ms=8_999))]
     assert page == {
         "pk": {"S": "x#k"},
-        "sk": {"S": f"ended#{6:020d}#{names.digest(' '.join(texts))}"},
+        "sk": {"S": f"ended#{6:020d}#{8_999:020d}#{names.digest(' '.join(texts))}"},
         "v": {"N": "1"},
         "ended": {"S": " ".join(texts)},
         "expires_on": {"N": str(69 + 3_600)},

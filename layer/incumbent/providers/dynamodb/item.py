@@ -9,7 +9,8 @@ sort key ``sk`` there are five kinds of item::
     dead#<id>#<letter>   a message out of attempts, under a name that no other letter ever has:
                          v, id, body, attempts, error, stored, died, fence, rank, expires_on; ref in place of body,
                          where that is in parts
-    ended#<fence>#<hash> a page of traces that have left the lease item: v, ended, expires_on
+    ended#<fence>#<at>#<hash>  a page of traces that have left the lease item, under the tenure and time of the newest:
+                         v, ended, expires_on
     result#<id>#<fence>  what a run returned, under the digest of its message's id: v, result, expires_on (M17)
 
 Attributes of the lease item (times are epoch milliseconds, sets and lists are absent when empty)::

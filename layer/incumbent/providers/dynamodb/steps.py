@@ -2,7 +2,7 @@
 
 import random
 import secrets
-from collections import Counter
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -30,12 +30,12 @@ from incumbent.providers.dynamodb.names import (
 )
 from incumbent.providers.dynamodb.table import Answer, Table, TableCall
 from incumbent.providers.shared import dead_message, in_doubt, lease_lost, stored_message
-from incumbent.rules import Ended, KeyState, Stored
+from incumbent.rules import Ended, KeyState, Outcome, Stored
 from incumbent.values import Message
 
 A = TypeVar("A")
 
-_PAGES = 48  # read at once: enough for the last 256 ids that were handled one by one
+_PAGES = 66  # read at once: enough for the last 256 ids that were handled one by one
 MAX_ROUNDS = 32  # how often one call decides again because another write came first
 _AT_ONCE_ROUNDS = 4  # then it pauses first: so many callers write at once that only one of them gets on in each round
 _PAUSE_MS = 5
@@ -253,20 +253,21 @@ class Steps:
         if not record.may_have_paged(message_id, claim):
             return answer
         texts: list[str] = []
-        counts = Counter[str]()
-        for page in self._pages(call):
-            found = traces.texts_of(page, key=call.key)
+        for _, found in self._pages(call, record.past_kinds(message_id, claim)):
             texts += found
-            counts.update(map(traces.kind_of, found))
             if any(digest(message_id) in text or owner_digest(claim) in text for text in found):
-                break
-            if all(counts[kind] >= rules.REMEMBERED for kind in record.past_kinds(message_id, claim)):
                 break
         return replace(answer, record=item.decode(record.item, key=call.key, names=call.names, pages=texts))
 
-    def _pages(self, call: TableCall) -> Iterator[Item]:
-        """Yield the pages of a key, the newest first."""
-        return self.table.query(
+    def _pages(self, call: TableCall, kinds: Iterable[Outcome]) -> Iterator[tuple[Item, list[str]]]:
+        """Yield the pages that may hold the last traces of these kinds (M5), the newest first, and what stands in them.
+
+        A page is as old as its newest trace; its others may be older than those of the next page, or stand in that one
+        too. Raises ``StoredFormatUnknown`` (M12).
+        """
+        ages: dict[Outcome, list[tuple[int, int]]] = {kind: [] for kind in kinds}
+        known: set[str] = set()
+        pages = self.table.query(
             call,
             KeyConditionExpression="#pk = :pk AND begins_with(#sk, :ended)",
             ExpressionAttributeNames={"#pk": "pk", "#sk": "sk"},
@@ -275,6 +276,16 @@ class Steps:
             ScanIndexForward=False,
             Limit=_PAGES,
         )
+        for page in pages:
+            texts = traces.texts_of(page, key=call.key)
+            age = traces.page_age(page)
+            if all(len(newer) - bisect_right(newer, age) >= rules.REMEMBERED for newer in ages.values()):
+                return
+            yield page, texts
+            for text in set(texts) - known:
+                if (kind := traces.kind_of(text)) in ages:
+                    insort(ages[kind], traces.age_of(text))
+            known.update(texts)
 
     def _moved(self, call: TableCall, shown: Answer[A], moved: tuple[Ended, ...]) -> traces.Moved:
         """Return what a record is to show of its pages, of which one has been written.
@@ -285,14 +296,12 @@ class Steps:
         found = traces.moved_into_page(shown.record.item, moved)
         if sum(map(len, found.past)) <= self.max_marks:
             return found
-        last: dict[str, Ended] = {}
+        last: list[Ended] = []
         with suppress(StoredFormatUnknown):
-            for page in self._pages(call):
+            for page, texts in self._pages(call, ["handled"]):
                 if traces.is_kept(page, shown.now_ms):
-                    last |= traces.handled_in(page, key=call.key)
-                if len(last) >= rules.REMEMBERED:
-                    break
-            return replace(found, past=traces.past((), last.values()))
+                    last += traces.handled_in(texts)
+            return replace(found, past=traces.past((), last))
         return found
 
     def put_results(self, call: TableCall, ended: Iterable[Ended], window_ms: int) -> None:

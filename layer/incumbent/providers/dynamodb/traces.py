@@ -108,8 +108,13 @@ def kind_of(stored: str) -> Outcome:
     return KINDS[_OUTCOMES[stored[0]]]
 
 
+def age_of(stored: str) -> tuple[int, int]:
+    """Return what orders a stored trace among others: its tenure, and its time."""
+    return _number(stored[_TRACE[2]]), _number(stored[_TRACE[3]])
+
+
 def in_order(traces: Iterable[Ended]) -> tuple[Ended, ...]:
-    """Return traces, the oldest first: by tenure, and within one by its owner's clock."""
+    """Return traces, the oldest first: by tenure, and within one by the clocks of those who ended their messages."""
     return tuple(sorted(traces, key=lambda trace: (trace.fence, trace.at_ms)))
 
 
@@ -181,11 +186,12 @@ def moved_into_page(item: Item, moved: Sequence[Ended]) -> Moved:
 
 
 def page_item(pk: str, moved: Sequence[Ended], window_ms: int) -> dict[str, Any]:
-    """Make the page of traces; its name depends on nothing but them."""
+    """Make the page of traces. Its name depends on nothing but them; it sorts by the newest, and shows its age."""
     ended = " ".join(map(trace_text, moved))
+    fence, at_ms = max((trace.fence, trace.at_ms) for trace in moved)
     found: dict[str, Value] = {
         "pk": pk,
-        "sk": f"{ENDED}{moved[-1].fence:020d}#{digest(ended)}",
+        "sk": f"{ENDED}{fence:020d}#{at_ms:020d}#{digest(ended)}",
         "v": VERSION,
         "ended": ended,
         "expires_on": seconds(max(trace.at_ms for trace in moved) + window_ms) + _SPARE_S,
@@ -196,10 +202,16 @@ def page_item(pk: str, moved: Sequence[Ended], window_ms: int) -> dict[str, Any]
 def texts_of(page: Item, *, key: str) -> list[str]:
     """Return the traces of a page. Raises ``StoredFormatUnknown`` for a later version, or another shape (M12)."""
     check_version(page, key=key)
-    found = text(page, "ended") if "S" in page.get("ended", {}) else None
-    if found is None:
+    found = page["ended"]["S"].split(" ") if "S" in page.get("ended", {}) else [""]
+    if any(len(each) < _ENDS[-1] or each[0] not in _OUTCOMES for each in found):
         raise StoredFormatUnknown(f"page {page['sk']['S']!r} of key {key!r} holds no traces", key=key)
-    return found.split(" ")
+    return found
+
+
+def page_age(page: Item) -> tuple[int, int]:
+    """Return the age of a page's newest trace."""
+    _, fence, at_ms, _ = page["sk"]["S"].split("#")
+    return int(fence), int(at_ms)
 
 
 def is_kept(page: Item, now_ms: int) -> bool:
@@ -207,10 +219,9 @@ def is_kept(page: Item, now_ms: int) -> bool:
     return number(page, "expires_on") > seconds(now_ms)
 
 
-def handled_in(page: Item, *, key: str) -> dict[str, Ended]:
-    """Return the traces of a page of ids that were handled, by id. Raises ``StoredFormatUnknown`` (M12)."""
-    found = (trace_of(each, {}) for each in texts_of(page, key=key) if kind_of(each) == "handled")
-    return {trace.id: trace for trace in found}
+def handled_in(texts: Iterable[str]) -> list[Ended]:
+    """Return the traces of a page of ids that were handled."""
+    return [trace_of(each, {}) for each in texts if kind_of(each) == "handled"]
 
 
 # --- results

@@ -138,3 +138,14 @@ class Limits(MailSubject):
         self.claimed(provider, key, "C", 3)
         provider.settle(key, "C", ttl_ms=TTL_MS, handled=["m3"])
         self.claimed(provider, key, "D", 4)
+
+    def test_last_256_ids_that_left_in_one_tenure_are_remembered(self, provider: MailboxProvider, key: str) -> None:
+        """M5, M15: so many can leave while one owner stays, when each message supersedes the one before."""
+        policy = Policy(keep="latest")
+        self.claimed(provider, key, "A", 0, policy=policy)
+        for number in range(1, 302):
+            self.pass_time(1)
+            self.routed(provider, key, f"B{number}", number, policy=policy)
+        for number in (*range(45, 301, 17), 300):  # 300 left, so the oldest that is still known is 45
+            assert provider.claim(key, "C", TTL_MS, message(number)) == Duplicate(state="superseded", owner="A")
+        self.routed(provider, key, "C", 44, policy=policy)
