@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
-from botocore.parsers import ResponseParserError
 
 from incumbent.clock import Clock, Moment
 from incumbent.errors import LeaseUnavailable, MailboxFull
@@ -316,6 +315,6 @@ def _classify_error(error: Exception) -> tuple[bool, str]:
         if not code or code.isdecimal():
             return True, "DynamoDB refuses the request, and its reason was cut off: repeat the call"
         return False, _ADVICE.get(code, "DynamoDB refuses the request, and repeating it does not help: see the cause")
-    if isinstance(error, HTTPClientError | NoConnectionError | ChecksumError | ResponseParserError):
+    if isinstance(error, HTTPClientError | NoConnectionError | ChecksumError):
         return True, "the connection failed or took too long: repeat the call; check the network and the endpoint"
     return False, "botocore cannot send the request: check credentials and configuration"
