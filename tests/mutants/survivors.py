@@ -23,10 +23,6 @@ FOR_TYPES = (
     ("*/settling.py", "fence=self.fence", "self.fence or 0"),
     ("*/dynamodb/provider.py", "text=text", 'text or ""'),
     ("*/steps.py", "window_ms or 0)", "window_ms or 0"),
-    *(
-        ("*/dynamodb/claiming.py", line, 'self.message_id or ""')
-        for line in ("own = {(self", "record.may_know(self", "id=self.message_id", "put_body(self.call, self")
-    ),
     ("*/quick.py", 'values[":ticket"]', 'ticket or ""'),
     ("rules.py", "over = TenureEnd(", 'state.owner or ""'),
     ("rules.py", "end.successor == successor", 'end.successor or ""'),

@@ -165,9 +165,8 @@ def test_policy_of_a_key() -> None:
 def test_how_a_tenure_ended_is_written() -> None:
     """With the moment if the key was freed."""
     one, other = names.owner_digest("A"), names.owner_digest("B")
-    freed = TenureEnd(how="settled", owner="A", successor=None, fence=4)
-    assert item.left_text(freed, 55) == f"s:{one}::55"
-    assert item.left_text(TenureEnd(how="moved", owner="A", successor="B", fence=4)) == f"m:{one}:{other}"
+    assert item.left_text("settled", "A", None, 55) == f"s:{one}::55"
+    assert item.left_text("moved", "A", "B") == f"m:{one}:{other}"
     assert item.lease("A", 9, 8) == {"M": {"holder": {"S": "A"}, "expires": {"N": "9"}, "since": {"N": "8"}}}
     assert (item.stop_value("why"), item.stop_value("")) == ("why", True)
 

@@ -139,7 +139,7 @@ def test_claim_without_a_message_is_handed_on(store: DynamoDBProvider, made: Mad
     made.answers = [Claimed(owner="A", fence=4, messages=(), **REST)]
     store.claim("k", "A", 30_000, None, after_ms=9, debounce=Debounce(quiet_ms=5, max_ms=6))
     (told,) = made.told
-    assert (told["message_id"], told["after_ms"], told["debounce"], told["names"]) == (None, 0, None, ("A",))
+    assert (told["message_id"], told["after_ms"], told["debounce"], told["names"]) == ("", 0, None, ("A",))
     usual = {"ticket": None, "as_ticket": False, "route": True, "origin": None, "interrupt": False}
     assert {name: told[name] for name in usual} == usual
     assert told["policy"] == Policy()

@@ -222,11 +222,12 @@ class Change:
 
     def _tenure_end(self, update: Update) -> None:
         """Write how a tenure ended; a grant takes out how an earlier one did, which counts for nothing any more."""
-        old, new = self._old, self.new
-        if new.tenure_end is not None and new.tenure_end != old.tenure_end:  # else its fence tells that it is over
-            update.set(item.left_text(new.tenure_end, new.expires_ms if new.owner is None else None), "left")
+        new, end = self.new, self.new.tenure_end
+        if end is not None and end != self._old.tenure_end:  # else its fence tells that it is over
+            freed_ms = new.expires_ms if new.owner is None else None
+            update.set(item.left_text(end.how, end.owner, end.successor, freed_ms), "left")
             if new.owner is not None:
-                update.set(new.tenure_end.fence, "left_fence")
+                update.set(end.fence, "left_fence")
         elif self._granted and "left" in self.record.item:
             update.remove("left")
 

@@ -51,7 +51,7 @@ Said: TypeAlias = "rules.Granted | rules.Accepted | rules.Known | rules.Held | r
 class Claiming:
     """One claim.
 
-    ``text`` is the message's text; ``body`` is its value in the record: the text, or a reference to it. ``body``
+    ``message_id`` is empty where it brings no message. ``text`` is the message's text; ``body`` is its value in the record: the text, or a reference to it. ``body``
     changes when the record turns out to lack room for the text. ``superseded`` is what it has replaced (M21).
     """
 
@@ -59,7 +59,7 @@ class Claiming:
     call: TableCall
     owner: str
     ttl_ms: int
-    message_id: str | None
+    message_id: str
     text: str
     policy: Policy
     ticket: str | None
@@ -93,7 +93,7 @@ class Claiming:
             self._sweep_body(answer.record)
         match said:
             case rules.Granted():
-                own = {(self.message_id or "", self.body): self.text}
+                own = {(self.message_id, self.body): self.text}
                 return Claimed(
                     owner=self.owner,
                     fence=state.fence,
@@ -128,7 +128,7 @@ class Claiming:
             if answer.applied and answer.said is not None:
                 return answer, answer.said
             answer = self.steps.shown_again(self.call, answer, turn)
-            answer = self.steps.remember(self.call, answer, self.message_id or "", self.owner)
+            answer = self.steps.remember(self.call, answer, self.message_id, self.owner)
             record = answer.record
             new, said = self._rule(record.state, When(answer.now_ms, answer.repeated))
             if new == record.state:
@@ -142,7 +142,7 @@ class Claiming:
                 answer = self._attempt(answer)
                 if self._stays_held(record.state, new, answer.now_ms):  # beside an owner, which may be gone
                     answer = replace(answer, said=None)
-            elif self._routes_exactly or record.may_know(self.message_id or "", self.owner):
+            elif self._routes_exactly or record.may_know(self.message_id, self.owner):
                 answer = self._attempt(answer)
             else:  # the refusal has decided that the key is held: the clock is not read again
                 self.most = self._most(record)
@@ -177,7 +177,7 @@ class Claiming:
     def _quick(self, now_ms: int) -> tuple[Request, Said]:
         request = quick.claim(
             self.owner,
-            None if self.message_id is None else self._stored(now_ms),
+            self._stored(now_ms) if self.message_id else None,
             shard=self.steps.shard(self.call),
             policy=self.policy,
             ticket=self.ticket,
@@ -217,7 +217,7 @@ class Claiming:
             when.now_ms,
             self.owner,
             self.ttl_ms,
-            None if self.message_id is None else self._stored(when.now_ms),
+            self._stored(when.now_ms) if self.message_id else None,
             policy=self.policy,
             ticket=self.ticket,
             as_ticket=self.as_ticket,
@@ -230,7 +230,7 @@ class Claiming:
 
     def _stored(self, now_ms: int) -> Stored:
         return Stored(
-            id=self.message_id or "",
+            id=self.message_id,
             body=self.body,
             claimed_by=self.owner,
             promised=self.as_ticket,
@@ -269,10 +269,10 @@ class Claiming:
         """Delete the large body, unless it is the record's."""
         if not isinstance(self.body, Reference):
             return
-        own = Stored(id=self.message_id or "", body=self.body, claimed_by="", promised=False, stored_ms=0)
+        own = Stored(id=self.message_id, body=self.body, claimed_by="", promised=False, stored_ms=0)
         self.steps.sweep_bodies(self.call, [own], record)
 
     def _put_body(self) -> None:
         due_ms = self.steps.clock.now().wall_ms + self.after_ms  # from when its body is kept (M14)
         name = body_digest(self.owner, self.text)
-        self.body = self.steps.put_body(self.call, self.message_id or "", name, self.text, due_ms)
+        self.body = self.steps.put_body(self.call, self.message_id, name, self.text, due_ms)

@@ -343,9 +343,9 @@ def _freed_ms(item: Item) -> int:
     return int(item["left"]["S"].split(":")[3]) if "left" in item else 0
 
 
-def left_text(end: TenureEnd, freed_ms: int | None = None) -> str:
+def left_text(how: str, owner: str, successor: str | None, freed_ms: int | None = None) -> str:
     """Return how a tenure ended, in the form of ``left``."""
-    said = f"{end.how[0]}:{owner_digest(end.owner)}:{owner_digest(end.successor) if end.successor else ''}"
+    said = f"{how[0]}:{owner_digest(owner)}:{owner_digest(successor) if successor else ''}"
     return said if freed_ms is None else f"{said}:{freed_ms}"
 
 

@@ -259,7 +259,7 @@ class DynamoDBProvider(Controls):
             call=self._steps.call("claim", key, *names, ttl_ms=ttl_ms),
             owner=owner,
             ttl_ms=ttl_ms,
-            message_id=None if message is None else message.id,
+            message_id="" if message is None else message.id,
             text=text or "",
             policy=policy,
             ticket=ticket,

@@ -13,11 +13,10 @@ from incumbent.providers.dynamodb.attributes import VERSION, Typed, seconds, typ
 from incumbent.providers.dynamodb.expression import ANY, Request, Update
 from incumbent.providers.dynamodb.names import mark, owner_digest, short
 from incumbent.providers.dynamodb.traces import trace_text
-from incumbent.rules import Ended, Outcome, Stored, TenureEnd
+from incumbent.rules import Ended, Outcome, Stored
 from incumbent.values import Origin, Policy
 
 _DESCRIBED = tuple((name, f":{name}") for name in item.DESCRIBED)
-_NO_FENCE = 0
 
 
 def _text(value: str) -> Typed:
@@ -69,8 +68,7 @@ def _renew(*, fenced: bool, shows: bool, notes: bool) -> Request:
 
 def release(owner: str, *, now_ms: int) -> Request:
     """Free the key (R5) if no message is stored and no hold is, since then TTL may delete the record."""
-    left = TenureEnd(how="released", owner=owner, successor=None, fence=_NO_FENCE)
-    return _release().fill(_holding(owner, None, now_ms) | _freeing(left, now_ms))
+    return _release().fill(_holding(owner, None, now_ms) | _freeing("released", owner, now_ms))
 
 
 @cache
@@ -84,11 +82,10 @@ def _release() -> Request:
 
 def transfer(owner: str, successor: str, *, ttl_ms: int, now_ms: int, skew_ms: int) -> Request:
     """R6: from a live owner to its successor, with a new fence, if there is no run that ends with it (M6)."""
-    left = TenureEnd(how="transferred", owner=owner, successor=successor, fence=_NO_FENCE)
     return _transfer().fill(
         {
             **_holding(owner, None, now_ms),
-            ":left": _text(item.left_text(left)),
+            ":left": _text(item.left_text("transferred", owner, successor)),
             ":lease": item.lease(successor, now_ms + ttl_ms, now_ms),
             ":edge": _number(now_ms + ttl_ms + skew_ms),
         }
@@ -243,11 +240,10 @@ def settle(
     a hold (M15). ``failed``: it is dropped, as it is not promised (M3).
     """
     trace = Ended(id=message_id, outcome=outcome, claimed_by=owner, fence=fence, at_ms=now_ms)
-    left = TenureEnd(how="settled", owner=owner, successor=None, fence=fence)
     noted = item.policy_text(policy)
     values = {
         **_holding(owner, fence, now_ms),
-        **_freeing(left, now_ms),
+        **_freeing("settled", owner, now_ms),
         ":id": _text(message_id),
         ":by": _text(owner_digest(owner)),
         ":trace": {"SS": [trace_text(trace)]},
@@ -383,8 +379,8 @@ def _free_key(update: Update) -> None:
     update.remove("lease")
 
 
-def _freeing(left: TenureEnd, now_ms: int) -> dict[str, Typed]:
-    return {":left": _text(item.left_text(left, now_ms)), ":ttl": _number(seconds(now_ms) + item.IDLE_S)}
+def _freeing(how: str, owner: str, now_ms: int) -> dict[str, Typed]:
+    return {":left": _text(item.left_text(how, owner, None, now_ms)), ":ttl": _number(seconds(now_ms) + item.IDLE_S)}
 
 
 def _when_claim_has_not_failed(update: Update) -> None:

@@ -244,7 +244,7 @@ class Steps:
         stays = record.inline(decided.ended)
         if len(stays) <= most:
             return ()
-        here = frozenset(record.inline(record.state.ended))
+        here = {*record.inline(record.state.ended)}
         return tuple(trace for trace in stays if trace in here)
 
     def remember(self, call: TableCall, answer: Answer[A], message_id: str, claim: str = "") -> Answer[A]:
