@@ -24,7 +24,7 @@ from incumbent.errors import (
     MailboxFull,
     StoredFormatUnknown,
 )
-from incumbent.providers.dynamodb import DynamoDBProvider, attributes, bodies, item, names, table, traces
+from incumbent.providers.dynamodb import DynamoDBProvider, attributes, bodies, item, names, traces
 from incumbent.providers.dynamodb.change import Change
 from incumbent.providers.dynamodb.item import Record
 from incumbent.providers.memory import MemoryProvider
@@ -2247,28 +2247,6 @@ def test_moto_in_process_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert provider.get_lease_owner("k") is None
         assert provider.acquire_lease("k", "A", 30_000).acquired
         assert provider.get_lease_owner("k") == "A"
-
-
-@pytest.mark.parametrize(
-    ("headers", "is_whole"),
-    [
-        ({"content-length": "2", "date": "today"}, True),
-        ({"date": "today", "content-length": "2"}, False),
-        ({"content-length": "20", "date": "today"}, False),
-        ({"content-length": "2", "x-amz-crc32": "2745614147"}, True),
-        ({"content-length": "2", "x-amz-crc32": "1"}, False),
-        ({"transfer-encoding": "chunked"}, True),
-    ],
-    ids=["of two bytes", "cut in its head", "of more", "with its checksum", "with another", "in chunks"],
-)
-def test_empty_answer_counts_only_if_its_head_says_so(headers: dict[str, str], is_whole: bool) -> None:  # noqa: FBT001 - a column of the table
-    """R9: botocore takes an answer that broke off for an empty one."""
-    response = {"ResponseMetadata": {"HTTPHeaders": headers}}
-    if is_whole:
-        assert table._whole(response) is response  # noqa: SLF001 - no server sends all of these
-    else:
-        with pytest.raises(table._CutOff):  # noqa: SLF001 - as above
-            table._whole(response)  # noqa: SLF001 - as above
 
 
 # --- attributes of a wrong type: M12
