@@ -760,7 +760,7 @@ MUTANTS = (
     Mutant(
         "pages are not read where the short digests tell of an id (M5)",
         "providers/dynamodb/claiming.py",
-        '            answer = self.steps.remember(self.call, answer, self.message_id, self.owner)\n',
+        "            answer = self.steps.remember(self.call, answer, self.message_id, self.owner)\n",
         "",
         (TABLE,),
     ),

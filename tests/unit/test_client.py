@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,7 +87,7 @@ class Resource(Made):
 
     def __init__(self) -> None:
         super().__init__(Config())
-        self.meta.service_model = SimpleNamespace(operation_model=lambda name: name)
+        self.meta.service_model = SimpleNamespace(operation_model="model of {}".format)
         events: Any = self.meta.events
         events.emit = self._emit
 
@@ -95,7 +96,7 @@ class Resource(Made):
         assert (event, params["TableName"], model, context) == (
             "before-parameter-build.dynamodb.PutItem",
             "t",
-            "PutItem",
+            "model of PutItem",
             {},
         )
         params["Item"] = {"pk": {"M": params["Item"]["pk"]}}
@@ -142,7 +143,7 @@ def test_client_that_is_given_is_used() -> None:
     [
         ("default", None, r"^boto3_session is 'default': give a boto3\.session\.Session$"),
         (SimpleNamespace(client=1), None, "^boto3_session is "),
-        (None, {}, r"^boto_config is {}: give a botocore\.config\.Config$"),
+        (None, {"x": 1}, r"^boto_config is \{'x': 1\}: give a botocore\.config\.Config$"),
     ],
 )
 def test_what_is_not_a_session_or_a_config_is_refused(session: Any, config: Any, said: str) -> None:
@@ -266,6 +267,26 @@ def test_own_clients_are_kept_by_wait_and_process(monkeypatch: pytest.MonkeyPatc
     ours.close()
     ours.close()
     assert [each.closed for each in session.made] == [0, 0, 1, 1]
+
+
+def test_client_that_another_thread_has_made_meanwhile_is_used() -> None:
+    """The lock is held by one of them at a time."""
+    session = Session()
+    ours: Any = of(None, session)
+
+    class Slow:
+        """A lock for which this thread has to wait."""
+
+        def __enter__(self) -> None:
+            ours._lock = threading.Lock()  # noqa: SLF001 - no test can make a thread wait just there
+            ours.client(30_000, "k")
+
+        def __exit__(self, *_: object) -> None:
+            """Leave it."""
+
+    ours._lock = Slow()  # noqa: SLF001 - as above
+    assert ours.client(30_000, "k") is session.made[0]
+    assert len(session.made) == 1
 
 
 @pytest.mark.parametrize(("region", "asked"), [("eu-central-1", "eu-central-1"), ("", None), (None, None)])

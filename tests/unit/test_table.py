@@ -22,13 +22,14 @@ from incumbent.providers.dynamodb.attributes import size_of, typed
 from incumbent.providers.dynamodb.client import Clients
 from incumbent.providers.dynamodb.expression import Request, Update
 from incumbent.providers.dynamodb.item import NO_RECORD, decode
+from incumbent.providers.dynamodb.names import owner_digest
 from incumbent.providers.dynamodb.table import Answer, Table, TableCall, item_full
+from incumbent.rules import TenureEnd
 from incumbent.testing.clock import FakeClock
 from tests.unit.test_item import item_of
 
 CALL = TableCall(name="claim", key="orders/k", pk="x#orders/k", names=("A",))
 KEY = {"pk": {"S": "x#orders/k"}, "sk": {"S": "lease"}}
-LEASE: dict[str, Any] = {"holder": "A", "expires": 9, "since": 1}
 READ = ("get_item", {"TableName": "t", "Key": KEY, "ConsistentRead": True})
 
 
@@ -94,7 +95,8 @@ UPDATE = ("update_item", request().arguments("t", KEY))
 
 def test_update_is_asked_at_the_time_of_its_sending() -> None:
     """For its lease item; the answer is what stands there then."""
-    client, times = Script(applied(item_of(fence=7, lease=LEASE))), list[int]()
+    item = item_of(fence=7, left=f"r:{owner_digest('A')}::5")
+    client, times = Script(applied(item)), list[int]()
 
     def plan(now_ms: int) -> tuple[Request, str]:
         times.append(now_ms)
@@ -104,7 +106,8 @@ def test_update_is_asked_at_the_time_of_its_sending() -> None:
     assert client.asked == [UPDATE]
     assert UPDATE[1]["Key"] == KEY
     assert times == [answer.now_ms] == [5_000]
-    record = decode(item_of(fence=7, lease=LEASE), key="orders/k", names=("A",))
+    record = decode(item, key="orders/k", names=("A",))
+    assert record.state.tenure_end == TenureEnd(how="released", owner="A", successor=None, fence=7)
     assert answer == Answer(applied=True, record=record, sent=answer.sent, said="said")
 
 

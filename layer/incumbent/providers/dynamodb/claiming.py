@@ -51,8 +51,9 @@ Said: TypeAlias = "rules.Granted | rules.Accepted | rules.Known | rules.Held | r
 class Claiming:
     """One claim.
 
-    ``message_id`` is empty where it brings no message. ``text`` is the message's text; ``body`` is its value in the record: the text, or a reference to it. ``body``
-    changes when the record turns out to lack room for the text. ``superseded`` is what it has replaced (M21).
+    ``message_id`` is empty where it brings no message. ``text`` is the message's text; ``body`` is its value in the
+    record: the text, or a reference to it. ``body`` changes when the record turns out to lack room for the text.
+    ``superseded`` is what it has replaced (M21).
     """
 
     steps: Steps

@@ -121,8 +121,8 @@ def _pass_as_written(events: Any) -> None:
 def tried_inside(client: "DynamoDBClient", response: Mapping[str, Any]) -> bool:
     """Return whether the client has repeated the request: then even our first try was a repetition (R9)."""
     retries: Mapping[str, object] = getattr(client.meta.config, "retries", None) or {}
-    at_most = 0 if retries.get("total_max_attempts") == 1 else 1
-    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", at_most))
+    may_repeat = retries.get("total_max_attempts") != 1
+    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", may_repeat))
 
 
 def waits_ms(client: "DynamoDBClient") -> float:
@@ -173,12 +173,12 @@ def _is_of_a_resource(client: Any) -> bool:
     return request.get("Item") != {"pk": {"S": "x"}}
 
 
-def _set_wait_ms(config: Config | None, *, given: bool) -> float | None:
+def _set_wait_ms(config: Config, *, given: bool) -> float | None:
     """Return how long the user's settings wait for an answer. ``given``: they are those of a whole client.
 
     In settings that are only merged into incumbent's, botocore's default counts as not set.
     """
     seconds = getattr(config, "read_timeout", None)
-    if config is None or (not given and seconds == DEFAULT_TIMEOUT):
+    if not given and seconds == DEFAULT_TIMEOUT:
         return None
     return math.inf if seconds is None else seconds * 1_000

@@ -239,7 +239,7 @@ class Table:
             call=call.name,
             key=call.key,
             ttl_ms=call.ttl_ms,
-            passes=_is_throttled if call.name in _OF_OWNERS else None,
+            passes=_is_refusal if call.name in _OF_OWNERS else None,
             give_up_at=call.give_up_at,
             waits_ms=waits_ms(self._client(call) if client is None else client),
             errors=(BotoCoreError, ClientError),
@@ -294,9 +294,9 @@ def _whole(response: Any) -> Any:
     return response
 
 
-def _is_throttled(error: Exception) -> bool:
-    """Return whether DynamoDB has refused a request for lack of units or for trouble of its own, which pass."""
-    return isinstance(error, ClientError) and _classify_error(error)[0]
+def _is_refusal(error: Exception) -> bool:
+    """Return whether DynamoDB has answered: what is tried again then is for lack of units or trouble of its own."""
+    return isinstance(error, ClientError)
 
 
 def _key(pk: str, sk: str) -> dict[str, Any]:
