@@ -34,7 +34,8 @@ UNIT = ("tests/unit", *(f"--ignore={file}" for file in (REDIS, DYNAMODB, REDIS_R
 ON_REDIS = ("-k", "valkey or redis or Valkey or Redis or resp or RESP")
 ON_DYNAMODB = ("-k", "moto or dynalite or dynamodb or Moto or Dynalite or DynamoDB")
 # What DynamoDB's items and requests are, as a whole.
-WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in ("attributes", "item", "quick", "change", "steps", "provider"))
+WRITTEN_IN = ("attributes", "item", "quick", "change", "steps", "provider", "dynamodb_transcripts")
+WRITTEN = tuple(f"tests/unit/test_{name}.py" for name in WRITTEN_IN)
 # What is written out for every module: limits, and the arguments of the contract.
 WRITTEN_OUT = ("tests/unit/test_limits.py", "tests/unit/test_contract.py")
 OF_STORES = ("tests/unit/test_properties.py", "tests/unit/test_from_env.py")

@@ -15,6 +15,11 @@ def lines(request: Request) -> list[str]:
     asked = request.arguments("table", {"pk": {"S": "p"}, "sk": {"S": "lease"}})
     assert (asked["TableName"], asked["Key"]) == ("table", {"pk": {"S": "p"}, "sk": {"S": "lease"}})
     assert asked["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+    return told(asked)
+
+
+def told(asked: Mapping[str, Any]) -> list[str]:
+    """The same of the arguments of an ``update_item``."""
     condition, update = asked["ConditionExpression"], asked["UpdateExpression"]
     names: Mapping[str, str] = asked.get("ExpressionAttributeNames", {})
     values: Mapping[str, Any] = asked.get("ExpressionAttributeValues", {})
