@@ -20,7 +20,6 @@ class Survivor:
 # What stands behind the ``or`` is for the type checker: the value is there whenever that line is reached, or unused.
 FOR_TYPES = (
     ("ending.py", "deferred = [*deferred, own.id", 'own.id or ""'),
-    ("*/settling.py", "fence=self.fence", "self.fence or 0"),
     ("*/dynamodb/provider.py", "text=text", 'text or ""'),
     ("*/steps.py", "window_ms or 0)", "window_ms or 0"),
     ("*/quick.py", 'values[":ticket"]', 'ticket or ""'),
@@ -186,6 +185,10 @@ SURVIVORS: tuple[Survivor, ...] = (
         old=">",
         new=">=",
         why="it only looks for traces where there are none",
+    ),
+    *(
+        Survivor(file="*/dynamodb/steps.py", line=line, old="0", new="1", why="only of which kind it is counts")
+        for line in ("GRANTED = ", "ACCEPTED = ", "FREED = ")
     ),
     Survivor(
         file="*/table.py",

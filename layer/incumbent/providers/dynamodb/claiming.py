@@ -31,6 +31,8 @@ from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.item import Record
 from incumbent.providers.dynamodb.names import body_digest
 from incumbent.providers.dynamodb.steps import (
+    ACCEPTED,
+    GRANTED,
     Steps,
     When,
     due_in_ms,
@@ -160,7 +162,7 @@ class Claiming:
         new, said = self._rule(answer.record.state, When(answer.now_ms, answer.repeated))
         if new == answer.record.state and isinstance(said, rules.Granted):
             return answer, said  # the update was applied, and only the reply was lost
-        return answer, rules.Accepted(owner=self.steps.owner(answer), stored=len(answer.record.state.mail))
+        return answer, ACCEPTED
 
     @property
     def _routes_exactly(self) -> bool:
@@ -188,14 +190,13 @@ class Claiming:
             now_ms=now_ms,
             skew_ms=self.steps.skew_ms,
         )
-        granted = rules.Granted(owner=self.owner, fence=0, given=(), waiting=0, expires_ms=now_ms + self.ttl_ms)
-        return request, granted
+        return request, GRANTED
 
     def _append(self, now_ms: int) -> tuple[Request, Said]:
         message = replace(self._stored(now_ms), promised=True)
         shard = self.steps.shard(self.call)
         request = quick.append(self.owner, message, shard=shard, most=self.most, origin=self.origin, now_ms=now_ms)
-        return request, rules.Accepted(owner=None, stored=0)
+        return request, ACCEPTED
 
     def _write(self, record: Record, new: KeyState, now_ms: int, moved: Moved) -> Request:
         """Write the rules' decision on a record: exactly the grant, a promise, or a message behind an owner."""

@@ -17,7 +17,7 @@ from incumbent.providers.dynamodb.client import Clients
 from incumbent.providers.dynamodb.control import Controls, status
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.settling import Settling
-from incumbent.providers.dynamodb.steps import Step, Steps, When, due_in_ms, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.steps import GRANTED, Step, Steps, When, due_in_ms, expires_in_ms, until, waiting
 from incumbent.providers.dynamodb.table import Table, TableCall
 from incumbent.providers.shared import (
     check_claim,
@@ -137,7 +137,7 @@ class DynamoDBProvider(Controls):
 
         def first(now_ms: int) -> tuple[Request, rules.Granted | rules.Held]:
             request = quick.acquire(owner, ttl_ms=ttl_ms, now_ms=now_ms, skew_ms=skew_ms)
-            return request, rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
+            return request, GRANTED
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Held]:
             return rules.acquire(state, when.now_ms, owner, ttl_ms, skew_ms)
@@ -480,8 +480,7 @@ class DynamoDBProvider(Controls):
         self, call: TableCall, owner: str, ttl_ms: int, fence: int | None, *, shows: bool, note: str | None = None
     ) -> Step[rules.Granted | rules.Lost]:
         def first(now_ms: int) -> tuple[Request, rules.Granted | rules.Lost]:
-            granted = rules.Granted(owner=owner, fence=0, given=(), waiting=0, expires_ms=0)
-            return quick.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, shows=shows, note=note), granted
+            return quick.renew(owner, fence, ttl_ms=ttl_ms, now_ms=now_ms, shows=shows, note=note), GRANTED
 
         def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Granted | rules.Lost]:
             return rules.renew(state, when.now_ms, owner, ttl_ms, fence, note=note)

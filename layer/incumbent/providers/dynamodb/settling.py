@@ -18,7 +18,7 @@ from incumbent import rules
 from incumbent.frozen import dataclass
 from incumbent.providers.dynamodb import quick
 from incumbent.providers.dynamodb.expression import Request
-from incumbent.providers.dynamodb.steps import Steps, When, due_in_ms, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.steps import FREED, Steps, When, due_in_ms, expires_in_ms, until, waiting
 from incumbent.providers.dynamodb.table import Answer, TableCall
 from incumbent.rules import KeyState
 from incumbent.values import Continued, Failure, Policy, Released
@@ -101,21 +101,23 @@ class Settling:
     def _first(self) -> Answer[Said]:
         """Try the quick settle if it may do, else read the record."""
         others = self.failed or self.deferred or self.results or self.hold_ms or self._fills
-        if self.fence is None or len(self._finished) != 1 or others:
+        fence, ids = self.fence, self._finished
+        if fence is None or len(ids) != 1 or others:
             return self.steps.table.read(self.call)
-        return self.steps.table.update(self.call, self._quick)
 
-    def _quick(self, now_ms: int) -> tuple[Request, Said]:
-        request = quick.settle(
-            self.owner,
-            self._finished[0],
-            "handled" if self.handled else "stopped" if self.stopped else "failed",
-            fence=self.fence or 0,
-            policy=self.policy,
-            inline=self.steps.inline_traces,
-            now_ms=now_ms,
-        )
-        return request, rules.Freed(remaining=0)
+        def freeing(now_ms: int) -> tuple[Request, Said]:
+            request = quick.settle(
+                self.owner,
+                ids[0],
+                "handled" if self.handled else "stopped" if self.stopped else "failed",
+                fence=fence,
+                policy=self.policy,
+                inline=self.steps.inline_traces,
+                now_ms=now_ms,
+            )
+            return request, FREED
+
+        return self.steps.table.update(self.call, freeing)
 
     def _rule(self, state: KeyState, when: When) -> tuple[KeyState, Said]:
         return rules.settle(

@@ -55,6 +55,11 @@ class When:
     late: bool = False
 
 
+# What a quick update says: the rest of the answer is read from the record.
+GRANTED = rules.Granted(owner="", fence=0, given=(), waiting=0, expires_ms=0)
+ACCEPTED = rules.Accepted(owner=None, stored=0)
+FREED = rules.Freed(remaining=0)
+
 # The rules' decision on a state.
 Rule: TypeAlias = Callable[[KeyState, When], tuple[KeyState, A]]
 # How the step from a record to a state is written, at a time; the last tells which traces a page holds now.
