@@ -187,6 +187,12 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="it only looks for traces where there are none",
     ),
     *(
+        Survivor(
+            file="*/settling.py", line="inline > 1 and", old="inline > 1", new=new, why="only tests have one trace"
+        )
+        for new in ("(inline >= 1)", "(self.fence is not None and self.fence %")
+    ),
+    *(
         Survivor(file="*/dynamodb/steps.py", line=line, old="0", new="1", why="only of which kind it is counts")
         for line in ("GRANTED = ", "ACCEPTED = ", "FREED = ")
     ),

@@ -118,7 +118,8 @@ class Stage:
                     self.note(f"  - {short(each)}")
                 answer = None
         except IncumbentError as error:
-            self.note(f"  raises {type(error).__name__} of {error.key!r}: {error}")
+            more = ", ".join(f"{name}={short(value)}" for name, value in vars(error).items())
+            self.note(f"  raises {type(error).__name__}({more}): {error}")
             return error
         self.fence = getattr(answer, "fence", self.fence) or self.fence
         self.note(f"  -> {short(answer)}")
@@ -320,6 +321,7 @@ def beat_and_take(on: Stage) -> None:
     on.faults = [meanwhile(on.die)]
     on.call("beat", "k", "A", TTL_MS, give_up_at=on.clock.now().plus(90_000))
     on.call("beat", "k", "A", TTL_MS, give_up_at=on.clock.now().plus(100))
+    on.settle("A", handled=["m1"], give_up_at=on.clock.now().plus(100))
     on.call("take", "k", "A", TTL_MS, give_up_at=on.clock.now().plus(100))
 
 
@@ -382,8 +384,10 @@ def claim_for_later(on: Stage) -> None:
     on.claim("D", 4)
     on.claim("E", 5, after_ms=7_000)
     on.claim("F", 6, after_ms=6_000)
-    on.claim("G", 7, interrupt=True)
+    on.claim("G", 7, interrupt=True, origin=ORIGIN)
     on.claim("H", 8, policy=Policy(keep="latest"))
+    on.die()
+    on.claim("I", 9, origin=ORIGIN)
 
 
 @scene
@@ -444,29 +448,52 @@ def claim_whose_replies_are_lost(on: Stage) -> None:
     on.claim("D", 4)
     on.faults = [lost, lost, lost]
     on.claim("E", 5)
+    on.faults = [None, lost, None, meanwhile(lambda: on.claim("G", 6))]
+    on.claim("F", 7, "x" * 3_000, policy=Policy(max_pending=5))
+
+
+@scene
+def promise_beside_an_owner_who_leaves(on: Stage) -> None:
+    """Then the key is claimed after all."""
+    on.owned(1)
+    on.faults = [None, meanwhile(on.die)]
+    on.claim("B", 1)
+    on.faults = [None, unanswered]
+    on.claim("C", 1)
 
 
 @scene
 def claim_behind_an_owner_who_leaves(on: Stage) -> None:
     """The message is stored first, then the key is claimed, once."""
 
-    def leaves(proceed: Proceed) -> Any:
-        on.settle("A", handled=["m1"])
-        return proceed()
-
-    def leaves_to_another(proceed: Proceed) -> Any:
-        found = proceed()
-        on.claim("Z", None)
-        return found
+    def leaves(number: int) -> Fault:
+        return meanwhile(lambda: on.settle("A", handled=[f"m{number}"]))
 
     on.owned(1)
-    on.faults = [None, leaves]
+    on.faults = [None, leaves(1)]
     on.claim("B", 2)
     on.settle("B", handled=["m2"], fence=on.fence)
-    on.owned(1)
     on.owned(3)
-    on.faults = [None, lambda proceed: leaves_to_another(lambda: leaves(proceed))]
+    on.faults = [None, leaves(3), meanwhile(lambda: on.claim("Z", None))]
     on.claim("B", 4)
+    on.settle("Z", handled=["m4"])
+    on.owned(5)
+    on.faults = [None, leaves(5), unanswered]
+    on.claim("B", 6)
+    on.settle("B", handled=["m6"])
+    on.owned(7)
+    on.faults = [None, leaves(7), lost, meanwhile(lambda: on.claim("Z", None), on.die)]
+    on.claim("B", 8)
+    on.settle("Z", handled=["m8"])
+
+
+@scene
+def claim_behind_an_owner_who_leaves_with_a_pause(on: Stage) -> None:
+    """The message is not stored behind it."""
+    on.owned(1)
+    failed = [Failure(id="m1", error="no")]
+    on.faults = [None, meanwhile(lambda: on.settle("A", failed=failed)), meanwhile(lambda: on.claim("Z", 3))]
+    on.claim("B", 2)
 
 
 @scene
@@ -514,16 +541,19 @@ def settle_at_once(on: Stage) -> None:
     on.owned(2)
     on.settle("A", stopped=["m2"], fence=on.fence)
     on.owned(3)
-    on.settle("A", dropped=[Failure(id="m3", error="no")], fence=on.fence)
+    on.settle("A", handled=["m3"], fence=on.fence)
     on.owned(4)
     on.settle("A", handled=["m4"])
     on.owned(5)
+    on.settle("A", dropped=[Failure(id="m5", error="no")], fence=on.fence)
     with on.unseen():
+        on.claim("B", 6)
         on.call("stop", "k", fence=on.fence, reason="why")
-    on.settle("A", handled=["m5"], fence=on.fence)
-    on.settle("A", handled=["m5"], fence=on.fence)
-    on.claim("B", 6)
-    on.settle("A", handled=["m5"], fence=on.fence)
+    on.settle("B", handled=["m6"], fence=on.fence)
+    on.settle("B", handled=["m6"], fence=on.fence)
+    on.claim("C", 7)
+    on.settle("B", handled=["m6"], fence=on.fence)
+    on.settle("C", stopped=["m7"], hold_ms=60_000, hold_reason="gap", fence=on.fence)
 
 
 @scene
@@ -536,6 +566,29 @@ def settle_that_goes_on(on: Stage) -> None:
     on.claim("D", None, ticket="T")
     on.settle("D", failed=[Failure(id="m3", error="no")], handled=["m4"], next_owner="E")
     on.settle("E", hold_ms=60_000, hold_reason="gap", handled=["m4"])
+
+
+@scene
+def settle_with_a_hold(on: Stage) -> None:
+    """M15, M16: whatever waits, the key is free; and what has failed with what was handled."""
+    on.owned(1, 2, 3)
+    with on.unseen():
+        on.call("stop", "k", reason="why")
+    on.settle("A", handled=["m1"], next_owner="B", fence=on.fence)
+    on.settle("B", handled=["m2"], next_owner="C", hold_ms=60_000, hold_reason="gap")
+    on.die()
+    on.call("resume", "k")
+    on.claim("D", 4)
+    with on.unseen():
+        on.call("take", "k", "D", TTL_MS)
+    on.settle("D", handled=["m3"], failed=[Failure(id="m4", error="no")], fence=on.fence)
+    on.die()
+    with on.unseen():
+        on.claim("E", None)
+        on.claim("F", 5)
+        on.claim("G", 6)
+        on.call("take", "k", "E", TTL_MS)
+    on.settle("E", handled=["m4"], deferred=["m5"], ticket="T", fence=on.fence, hold_ms=5_000)
 
 
 @scene
@@ -582,7 +635,7 @@ def settle_whose_reply_is_lost(on: Stage) -> None:
     def much_later(proceed: Proceed) -> Any:
         proceed()
         for number in range(3, 9):
-            on.run(number)
+            on.run(number + 20 * on.fence)
         raise ReadTimeoutError(endpoint_url="t")
 
     on.faults = [much_later]
@@ -591,6 +644,12 @@ def settle_whose_reply_is_lost(on: Stage) -> None:
     on.owned(9)
     on.faults = [lost, meanwhile(on.die, lambda: on.claim("B", 10))]
     on.settle("A", handled=["m9"], fence=on.fence)
+    on.settle("B", handled=["m10"])
+    on.owned(11, 12)
+    with on.unseen():
+        on.call("take", "k", "A", TTL_MS)
+    on.faults = [None, much_later]
+    on.settle("A", handled=["m11"], stopped=["m12"], fence=on.fence)
 
 
 @scene
