@@ -193,6 +193,10 @@ SURVIVORS: tuple[Survivor, ...] = (
         for new in ("(inline >= 1)", "(self.fence is not None and self.fence %")
     ),
     *(
+        Survivor(file="*/dynamodb/*.py", line="strict=True)", old=old, new=new, why="both are as long")
+        for old, new in (("zip(", "without strict="), ("True", "False"))
+    ),
+    *(
         Survivor(file="*/dynamodb/steps.py", line=line, old="0", new="1", why="only of which kind it is counts")
         for line in ("GRANTED = ", "ACCEPTED = ", "FREED = ")
     ),
@@ -207,13 +211,6 @@ SURVIVORS: tuple[Survivor, ...] = (
         file="*/control.py",
         line="raise AssertionError  # shown_again ends it",
         why="no call comes there",
-    ),
-    Survivor(
-        file="*/dynamodb/archive.py",
-        line="return update.request(), True",
-        old="True",
-        new="False",
-        why="of a letter's update, only whether it was applied is asked",
     ),
     Survivor(
         file="*/held.lua",

@@ -21,6 +21,7 @@ from incumbent.clock import Moment
 from incumbent.errors import IncumbentError
 from incumbent.providers.dynamodb import DynamoDBProvider, item, letters, traces
 from incumbent.providers.dynamodb.attributes import typed
+from incumbent.providers.unreadable import Unreadable
 from incumbent.rules import Dead, Ended, Stored
 from incumbent.testing.clock import FakeClock
 from incumbent.values import Debounce, Failure, Message, Origin, Policy
@@ -199,6 +200,8 @@ def short(value: Any) -> str:
         return repr(value if len(value) <= SHOWN else f"{value[:20]}... {len(value)}")
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(short, value))}]"
+    if isinstance(value, Unreadable):
+        return f"Unreadable({value.id!r}, {short(value.event)}, {value.why!r})"
     if isinstance(value, Message):
         said = (value.attempt, value.stored_at_ms, value.due_at_ms, value.promised, value.last_error)
         return f"{value.id}({', '.join(map(short, (value.event, *said)))})"
@@ -771,9 +774,14 @@ def purge(on: Stage) -> None:
     on.call("purge", "k", "m2")
     on.faults = [None, None, meanwhile(lambda: on.claim("B", 5))]
     on.call("purge", "k", "m3")
-    on.bury(6)
+
+
+@scene
+def purge_without_a_record(on: Stage) -> None:
+    """TTL has deleted it."""
+    on.bury(1)
     on.table.delete({"Key": {"pk": typed("p#k"), "sk": typed("lease")}})
-    on.call("purge", "k", "m6")
+    on.call("purge", "k", "m1")
 
 
 @scene
@@ -816,6 +824,25 @@ def keys(on: Stage) -> None:
 
 
 @scene
+def more_keys_than_are_read_at_once(on: Stage) -> None:
+    """Fifty; of the others, those that may be older than what was found."""
+    with on.unseen():
+        for number in range(60):
+            on.clock.advance(1)
+            target = Origin(target="g" if number % 20 == 0 else "f")
+            message = Message(id="m", event=1)
+            on.call("claim", f"k{number}", "A", TTL_MS, message, origin=target, policy=PLAIN, as_ticket=True)
+        for number in (0, 1, 2):
+            on.call("renew_lease", f"k{number}", "A", 2 * TTL_MS)
+        on.clock.advance(TTL_MS + SKEW_MS)
+    on.call("orphans", 3)
+    on.call("keys", 2)
+    on.note(f"{len([*on.provider.orphans(49)])} of 57 orphans")
+    on.note(f"{len([*on.provider.orphans(99)])} of 57 orphans")
+    on.note(f"{len([*on.provider.keys(51)])} of 60 keys")
+
+
+@scene
 def control_of_a_run(on: Stage) -> None:
     """Stop, watch, cancel, show."""
     on.call("stop", "k")
@@ -833,6 +860,14 @@ def control_of_a_run(on: Stage) -> None:
     on.call("cancel", "k", "m2")
     on.call("show", "k", events=True)
     on.call("show", "k")
+    on.clock.advance(TTL_MS + SKEW_MS - 1)
+    on.call("show", "k", events=True)
+    on.call("keys", 9)
+    on.call("find", "k", "m1", policy=PLAIN)
+    on.call("get_lease_owner", "k")
+    on.clock.advance(1)
+    on.call("show", "k", events=True)
+    on.call("get_lease_owner", "k")
     on.die()
     on.call("stop", "k", reason="why")
     on.call("cancel", "k", "m1")
@@ -851,6 +886,9 @@ def stop_in_doubt(on: Stage) -> None:
     on.call("stop", "k", reason="why")
     on.faults = [None, meanwhile(lambda: on.settle("B", handled=["m3"]), then=lost)]
     on.call("stop", "k", reason="why")
+    on.owned(4)
+    on.faults = [None, meanwhile(lambda: on.settle("A", handled=["m4"]), lambda: on.claim("B", 5))]
+    on.call("stop", "k", reason="why")
 
 
 @scene
@@ -868,6 +906,7 @@ def hold_and_resume(on: Stage) -> None:
     on.call("hold", "k", for_ms=5_000, reason="why")
     on.faults = [None, meanwhile(lambda: on.call("resume", "k"), then=lost)]
     on.call("hold", "k", for_ms=9_000)
+    on.faults = [None, meanwhile(lambda: on.call("hold", "k", for_ms=1_000), lambda: on.call("resume", "k"))]
     on.call("hold", "k", for_ms=9_000)
     on.faults = [None, meanwhile(lambda: on.call("resume", "k"), then=lost)]
     on.call("resume", "k")
@@ -889,7 +928,7 @@ def messages_whose_bodies_are_gone(on: Stage) -> None:
     on.call("show", "k", events=True)
     on.faults = [None, None, None, meanwhile(lambda: on.call("cancel", "k", "m2"))]
     on.call("peek", "k")
-    on.faults = [None, None, None, None, meanwhile(lambda: on.call("cancel", "k", "m3"))]
+    on.faults = [None, None, None, meanwhile(lambda: on.call("cancel", "k", "m3"))]
     gone(3)
     on.call("show", "k", events=True)
     on.owned(1, 4, 5, event="x" * 3_000)

@@ -117,7 +117,7 @@ def _spend_once(
     steps: Steps,
     call: TableCall,
     message_id: str,
-    spend: Callable[[Steps, TableCall, Answer[bool], Sequence[Letter], str], Answer[bool]],
+    spend: Callable[[Steps, TableCall, Answer[None], Sequence[Letter], str], Answer[None]],
 ) -> tuple[bool | None, Record]:
     """Spend an id's dead letter, and then delete it. Return ``None`` if another call has spent it already.
 
@@ -126,7 +126,7 @@ def _spend_once(
     it is unchanged, so only this call spends a letter that existed then and was not spent.
     """
     own = secrets.token_hex(8)
-    answer: Answer[bool] = steps.table.read(call)
+    answer: Answer[None] = steps.table.read(call)
     for _ in range(MAX_ROUNDS):
         record = answer.record
         letters = _letters_of(steps, call, message_id)
@@ -151,7 +151,7 @@ def _spend_once(
     raise contended(call)
 
 
-def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
+def _put_back(steps: Steps, call: TableCall, shown: Answer[None], letters: Sequence[Letter], own: str) -> Answer[None]:
     """Put the latest letter back into the record as it was read, and note all letters of the id as spent.
 
     Raises ``MailboxFull`` (M7).
@@ -170,12 +170,12 @@ def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Seque
     if large:
         steps.put_all(call, bodies)
 
-    def plan(now_ms: int) -> tuple[Request, bool]:
+    def plan(now_ms: int) -> tuple[Request, None]:
         new = replace(rules.redrive(before, now_ms, letter.id)[0], dead=())
         change = Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
         update = change.update(now_ms)
         _spend(update, letters, own)
-        return update.request(), True
+        return update.request(), None
 
     answer = steps.table.update(call, plan, repeated=shown.repeated)
     if large and not answer.repeated:
@@ -184,13 +184,13 @@ def _put_back(steps: Steps, call: TableCall, shown: Answer[bool], letters: Seque
     return answer
 
 
-def _let_go(steps: Steps, call: TableCall, shown: Answer[bool], letters: Sequence[Letter], own: str) -> Answer[bool]:
+def _let_go(steps: Steps, call: TableCall, shown: Answer[None], letters: Sequence[Letter], own: str) -> Answer[None]:
     """Note an id's letters as spent. The count of edits tells callers that have read the record before."""
     record = shown.record
     if not record.exists:  # TTL has deleted the record, so no letter can be put back into it
         return replace(shown, applied=True)
 
-    def plan(_: int) -> tuple[Request, bool]:
+    def plan(_: int) -> tuple[Request, None]:
         update = Update()
         update.when_is(VERSION, "v")
         if "edits" in record.item:
@@ -199,7 +199,7 @@ def _let_go(steps: Steps, call: TableCall, shown: Answer[bool], letters: Sequenc
             update.when_absent("edits")
         update.add(1, "edits")
         _spend(update, letters, own)
-        return update.request(), True
+        return update.request(), None
 
     return steps.table.update(call, plan, repeated=shown.repeated)
 
@@ -235,11 +235,11 @@ def _discard(steps: Steps, call: TableCall, record: Record, letters: Sequence[Le
     names = {letter.name for letter in letters}
     spent = frozenset(each for each in _spent(record) if each.partition(".")[0] in names)
 
-    def plan(_: int) -> tuple[Request, bool]:
+    def plan(_: int) -> tuple[Request, None]:
         update = Update()
         update.when_is(VERSION, "v")
         update.delete(spent, "spent")
-        return update.request(), True
+        return update.request(), None
 
     if spent:
         with suppress(LeaseUnavailable):  # a remaining note is harmless

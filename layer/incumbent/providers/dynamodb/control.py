@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from incumbent import rules
 from incumbent.contract import DEFAULT_POLICY
@@ -32,7 +32,7 @@ from incumbent.providers.shared import (
 )
 from incumbent.rules import KeyState
 from incumbent.validation import check_fence, check_key, check_limit, check_message_id, check_owner
-from incumbent.values import KeyStatus, Policy, Status
+from incumbent.values import KeyStatus, MessageState, Policy, Status
 
 Marked: TypeAlias = "int | Literal['free', 'unknown']"
 
@@ -123,7 +123,7 @@ def _watch(steps: Steps, call: TableCall, owner: str, fence: int | None) -> str 
 
 def _hold(steps: Steps, call: TableCall, for_ms: int | None, reason: str) -> None:
     """Grant the key to no caller for a while (M15). A repetition does not hold what others have resumed since (R8)."""
-    shown: Answer[bool] = steps.table.read(call)
+    shown: Answer[None] = steps.table.read(call)
     before, until_ms = text(shown.record.item, "resumed"), held_until(for_ms, shown.now_ms)
     for turn in count():
         shown = steps.shown_again(call, shown, turn)
@@ -133,10 +133,10 @@ def _hold(steps: Steps, call: TableCall, for_ms: int | None, reason: str) -> Non
         if shown.repeated and text(record.item, "resumed") != before:
             raise hold_in_doubt(call.key)
 
-        def plan(now_ms: int, record: item.Record = record) -> tuple[Request, bool]:
+        def plan(now_ms: int, record: item.Record = record) -> tuple[Request, None]:
             new = rules.hold(record.state, now_ms, until_ms, reason)
             change = Change(record=record, new=new, shard=steps.shard(call), skew_ms=steps.skew_ms, beside=True)
-            return change.update(now_ms).request(), True
+            return change.update(now_ms).request(), None
 
         shown = steps.table.update(call, plan, repeated=shown.repeated)
         if shown.applied:
@@ -173,15 +173,15 @@ def _resume(steps: Steps, call: TableCall) -> bool:
 def _cancel(steps: Steps, call: TableCall, message_id: str, policy: Policy) -> Status:
     """Remove a message that waits (M19)."""
 
-    def rule(state: KeyState, when: When) -> tuple[KeyState, bool]:
-        return rules.cancel(state, when.now_ms, message_id, policy.window_ms, steps.skew_ms)[0], True
+    def rule(state: KeyState, when: When) -> tuple[KeyState, MessageState | None]:
+        return rules.cancel(state, when.now_ms, message_id, policy.window_ms, steps.skew_ms)
 
-    shown: Answer[bool] = steps.table.read(call)
+    shown: Answer[MessageState | None] = steps.table.read(call)
     step = steps.step(call, shown, rule, beside=True, window_ms=policy.window_ms)
     return status(steps, call, step.answer, message_id, policy)
 
 
-def status(steps: Steps, call: TableCall, answer: Answer[bool], message_id: str, policy: Policy) -> Status:
+def status(steps: Steps, call: TableCall, answer: Answer[Any], message_id: str, policy: Policy) -> Status:
     """Return what is known of a message id, its result and the traces in pages included (M5, M17)."""
     answer = steps.remember(call, answer, message_id)
     state = answer.record.state
@@ -194,7 +194,7 @@ def status(steps: Steps, call: TableCall, answer: Answer[bool], message_id: str,
 
 def _show(steps: Steps, call: TableCall, *, events: bool) -> KeyStatus:
     """Return what is known of a key; with ``events``, large bodies are read. One that leaves meanwhile is left out."""
-    answer: Answer[bool] = steps.table.read(call)
+    answer = steps.table.read(call)
     state = answer.record.state
     if not events:
         return _status(steps, call.key, state, answer.now_ms)

@@ -17,7 +17,17 @@ from incumbent.providers.dynamodb.client import Clients
 from incumbent.providers.dynamodb.control import Controls, status
 from incumbent.providers.dynamodb.expression import Request
 from incumbent.providers.dynamodb.settling import Settling
-from incumbent.providers.dynamodb.steps import GRANTED, Step, Steps, When, due_in_ms, expires_in_ms, until, waiting
+from incumbent.providers.dynamodb.steps import (
+    FREED,
+    GRANTED,
+    Step,
+    Steps,
+    When,
+    due_in_ms,
+    expires_in_ms,
+    until,
+    waiting,
+)
 from incumbent.providers.dynamodb.table import Table, TableCall
 from incumbent.providers.shared import (
     check_claim,
@@ -165,11 +175,11 @@ class DynamoDBProvider(Controls):
         check_owner(owner, check_key(key))
         call = self._steps.call("release_lease", key, owner)
 
-        def first(now_ms: int) -> tuple[Request, bool]:
-            return quick.release(owner, now_ms=now_ms), True
+        def first(now_ms: int) -> tuple[Request, rules.Freed]:
+            return quick.release(owner, now_ms=now_ms), FREED
 
-        def rule(state: KeyState, when: When) -> tuple[KeyState, bool]:
-            return rules.release(state, when.now_ms, owner), True
+        def rule(state: KeyState, when: When) -> tuple[KeyState, rules.Freed]:
+            return rules.release(state, when.now_ms, owner), FREED
 
         self._steps.step(call, self._table.update(call, first), rule, held=True)
 
