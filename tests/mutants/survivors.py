@@ -56,6 +56,8 @@ EITHER_WAY = (
         "(held_until.mono_ms >= ",
     ),
     ("validation.py", "if text.isascii() and len(text) <= most", "len(text) <= most", "(len(text) < most"),
+    ("rules.py", "if first.due_ms <= now_ms and", "first.due_ms <= now_ms", "(first.due_ms < now_ms)"),
+    ("rules.py", "earlier = due_ms is not None and", "due_ms is not None and", "(known_ms is None or "),
     ("*/unreadable.py", "if len(given) == len(answer", "len(", "its first argument"),
 )
 
@@ -191,6 +193,11 @@ SURVIVORS: tuple[Survivor, ...] = (
             file="*/settling.py", line="inline > 1 and", old="inline > 1", new=new, why="only tests have one trace"
         )
         for new in ("(inline >= 1)", "(self.fence is not None and self.fence %")
+    ),
+    Survivor(
+        file="*/dynamodb/steps.py",
+        line="late: bool = False",
+        why="only the rule of a take asks, and it is always told",
     ),
     *(
         Survivor(file="*/dynamodb/*.py", line="strict=True)", old=old, new=new, why="both are as long")

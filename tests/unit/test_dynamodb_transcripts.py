@@ -161,6 +161,10 @@ class Stage:
         found = {**(self.table.get(key) or key), **attributes}
         self.table.put({name: value for name, value in found.items() if value is not None})
 
+    def record(self) -> item.Record:
+        """The key's record."""
+        return item.decode(self.table.get({"pk": typed("p#k"), "sk": typed("lease")}), key="k")
+
     def run(self, number: int, **more: Any) -> None:
         """One run from its claim to its settle."""
         with self.unseen():
@@ -288,7 +292,7 @@ def lease_by_hand(on: Stage) -> None:
     on.call("transfer_lease", "k", "A", "B", TTL_MS)
     on.faults = [unanswered]
     on.call("transfer_lease", "k", "B", "C", TTL_MS)
-    on.faults = [lost, meanwhile(on.die)]
+    on.faults = [meanwhile(on.die, then=lost)]
     on.call("transfer_lease", "k", "C", "D", TTL_MS)
     on.call("release_lease", "k", "C")
     on.call("get_lease_owner", "k")
@@ -326,6 +330,48 @@ def beat_and_take(on: Stage) -> None:
     on.call("beat", "k", "A", TTL_MS, give_up_at=on.clock.now().plus(100))
     on.settle("A", handled=["m1"], give_up_at=on.clock.now().plus(100))
     on.call("take", "k", "A", TTL_MS, give_up_at=on.clock.now().plus(100))
+
+
+@scene
+def owner_of_a_throttled_table(on: Stage) -> None:
+    """It tries as long as its ttl allows."""
+    ttl_ms = 1_500
+    with on.unseen():
+        on.claim("A", 1)
+    calls: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+        ("renew_lease", ("k", "A", ttl_ms), {}),
+        ("transfer_lease", ("k", "A", "B", ttl_ms), {}),
+        ("beat", ("k", "A", ttl_ms), {}),
+        ("take", ("k", "A", ttl_ms), {}),
+        ("settle", ("k", "A"), {"ttl_ms": ttl_ms, "handled": ["m1"], "fence": on.fence}),
+        ("acquire_lease", ("k", "A", ttl_ms), {}),
+        ("claim", ("k", "A", ttl_ms, None), {}),
+    )
+    for name, given, named in calls:
+        on.faults = [failing("ThrottlingException")] * 90
+        on.call(name, *given, **named)
+
+
+@scene
+def take_of_many(on: Stage) -> None:
+    """All of them at once."""
+    on.owned(*range(1, 28))
+    on.call("take", "k", "A", TTL_MS)
+
+
+@scene
+def take_of_what_is_gone(on: Stage) -> None:
+    """TTL has deleted its body, or another call of the same owner has settled it."""
+    on.owned(1, 2, event="x" * 3_000)
+    (name,) = (e["sk"]["S"] for e in on.table.items_of("p#k") if e["sk"]["S"].startswith("body#m2#"))
+    on.table.delete({"Key": {"pk": typed("p#k"), "sk": typed(name)}})
+    on.call("take", "k", "A", TTL_MS)
+    on.faults = [None, None, None, meanwhile(lambda: on.settle("A", handled=["m2"], next_owner="A"))]
+    on.call("take", "k", "A", TTL_MS)
+    on.claim("B", 3, "x" * 3_000)
+    (name,) = (e["sk"]["S"] for e in on.table.items_of("p#k") if e["sk"]["S"].startswith("body#m3#"))
+    on.table.delete({"Key": {"pk": typed("p#k"), "sk": typed(name)}})
+    on.settle("B", failed=[Failure(id="m3", error="no", final=True)], next_owner="C")
 
 
 @scene
@@ -625,6 +671,15 @@ def settle_with_dead_letters(on: Stage) -> None:
     on.owned(4)
     on.faults = [None, None, meanwhile(lambda: on.settle("A", handled=["m4"]))]
     on.settle("A", failed=[Failure(id="m4", error="no", final=True)])
+    on.owned(5, 6)
+    with on.unseen():
+        on.call("take", "k", "A", TTL_MS)
+    on.faults = [None, None, None, unanswered]
+    on.settle("A", failed=[Failure(id=f"m{number}", error="no", final=True) for number in (5, 6)])
+    on.owned(7)
+    on.faults = [meanwhile(on.die)]
+    on.settle("A", failed=[Failure(id="m7", error="no", final=True)])
+    on.call("release_lease", "k", "A")
 
 
 @scene
@@ -674,6 +729,61 @@ def settles_that_fill_pages(on: Stage) -> None:
     on.settle("A", handled=[f"m{number}" for number in range(10, 20)])
     on.owned(20)
     on.settle("A", dropped=[Failure(id="m20", error="no")])
+
+
+@scene
+def marks_that_are_too_many(on: Stage) -> None:
+    """By one."""
+    steps: Any = on.provider._steps  # noqa: SLF001 - else it would take 272 runs
+    for number, more in ((0, 0), (10, 1)):
+        for each in range(4 if number else 6):
+            on.run(number + each)
+        on.owned(number + 9)
+        record = on.record()
+        found = traces.moved_into_page(record.item, tuple(record.state.ended))
+        steps.max_marks = sum(map(len, found.past)) - more
+        on.settle("A", handled=[f"m{number + 9}"], fence=on.fence)
+        steps.max_marks = 999
+
+
+def page_of(first: int, count: int, at_ms: int = NOW_MS) -> dict[str, Any]:
+    """A page of handled ids."""
+    ended = (
+        Ended(id=f"p{n}", outcome="handled", claimed_by="R", fence=n, at_ms=at_ms) for n in range(first, first + count)
+    )
+    return traces.page_item("p#k", tuple(ended), 3_600_000)
+
+
+@scene
+def marks_made_anew(on: Stage) -> None:
+    """From the pages of the last 256, without those whose window is over."""
+    for number in range(6):
+        on.run(number)
+    for page in (page_of(2_000, 5, NOW_MS - 9 * 86_400_000), page_of(1_000, 245), page_of(1, 3)):
+        on.table.put(page)
+    steps: Any = on.provider._steps  # noqa: SLF001 - as above
+    steps.max_marks = 1
+    on.owned(7)
+    on.settle("A", handled=["m7"], fence=on.fence)
+
+
+@scene
+def marks_made_anew_from_pages_with_the_same(on: Stage) -> None:
+    """Each trace counts once."""
+    for number in range(6):
+        on.run(number)
+    for page in (page_of(1_000, 200), page_of(1_000, 80), page_of(1, 3)):
+        on.table.put(page)
+    steps: Any = on.provider._steps  # noqa: SLF001 - as above
+    steps.max_marks = 1
+    on.owned(7)
+    on.settle("A", handled=["m7"], fence=on.fence)
+    page = page_of(500, 2)
+    on.table.put({**page, "v": typed(2)})
+    for number in (8, 9, 10):
+        on.run(number)
+    on.owned(11)
+    on.settle("A", handled=["m11"], fence=on.fence)
 
 
 @scene
