@@ -185,7 +185,7 @@ class Routed:
     ``waiting`` is how many messages the key stores now, or ``None`` if the store did not report it. If
     this call made the moment earlier at which a free key can be granted for a message, ``due_in_ms`` says when that is,
     in milliseconds: its caller is the one to ask for a wake (M14: later, M15: not before). ``superseded`` lists the ids
-    that this message has replaced (M21: latest).
+    that this message has replaced (M21: latest); it may be empty if the answer to a first try was lost.
     """
 
     owner: str | None
