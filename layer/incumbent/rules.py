@@ -385,8 +385,8 @@ def _taken_back(mail: Sequence[Stored], ended_ms: int, ends: Ends) -> tuple[Stor
 
 
 def _pause_ms(pauses_ms: Sequence[int], attempts: int) -> int:
-    """The pause after that many deliveries; none where no policy was noted yet."""
-    return pauses_ms[min(max(attempts, 1), len(pauses_ms)) - 1] if pauses_ms else 0
+    """The pause after that many deliveries, of which there was one; none where no policy was noted yet."""
+    return pauses_ms[min(attempts, len(pauses_ms)) - 1] if pauses_ms else 0
 
 
 def kept_pauses(policy: Policy) -> tuple[int, ...]:

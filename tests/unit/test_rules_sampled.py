@@ -160,6 +160,17 @@ def new_message(draw: Draw) -> Stored:
     return replace(found, claimed_by="A", due_ms=due_ms, attempts=0, error=None, stored_ms=NOW)
 
 
+def skew(draw: Draw) -> list[int]:
+    """By how much clocks differ, where it is said."""
+    found: list[int] = some(draw, [], [0], [SKEW])
+    return found
+
+
+def said(draw: Draw, **named: Any) -> dict[str, Any]:
+    """Some of the arguments that have a default."""
+    return {name: value for name, value in named.items() if not chance(draw, one_in=4)}
+
+
 def fence_of(draw: Draw, state: KeyState) -> int | None:
     """The tenure that a caller names, if it names one."""
     found: int | None = some(draw, None, None, state.fence, state.fence, state.fence - 1)
@@ -175,13 +186,16 @@ def claim(draw: Draw, state: KeyState, message: Stored | None) -> Any:
         TTL,
         message,
         policy=policy(draw),
-        ticket=some(draw, None, None, "B"),
-        as_ticket=chance(draw, one_in=3),
-        route=not chance(draw, one_in=4),
-        origin=origin(draw),
-        debounce=some(draw, None, None, Debounce(quiet_ms=30, max_ms=60), Debounce(quiet_ms=30, max_ms=30)),
-        interrupt=chance(draw, one_in=3),
-        skew_ms=some(draw, SKEW, SKEW, 0),
+        **said(
+            draw,
+            ticket=some(draw, None, None, "B"),
+            as_ticket=chance(draw, one_in=3),
+            route=not chance(draw, one_in=4),
+            origin=origin(draw),
+            debounce=some(draw, None, None, Debounce(quiet_ms=30, max_ms=60), Debounce(quiet_ms=30, max_ms=30)),
+            interrupt=chance(draw, one_in=3),
+            skew_ms=some(draw, SKEW, SKEW, 0),
+        ),
     )
 
 
@@ -197,14 +211,17 @@ def settle(draw: Draw, state: KeyState) -> Any:
         dropped=failures(draw) if chance(draw) else [],
         deferred=ids(draw),
         policy=policy(draw),
-        stopped=ids(draw) if chance(draw) else [],
-        results=some(draw, None, {"m1": "[1]", "m2": ""}),
-        hold_ms=some(draw, 0, 0, 40, 70),
-        hold_reason="gap",
-        next_owner=some(draw, None, "B", "C"),
-        ticket=some(draw, None, None, "T"),
-        fence=fence_of(draw, state),
-        repeated=chance(draw),
+        **said(
+            draw,
+            stopped=ids(draw) if chance(draw) else [],
+            results=some(draw, None, {"m1": "[1]", "m2": ""}),
+            hold_ms=some(draw, 0, 0, 40, 70),
+            hold_reason="gap",
+            next_owner=some(draw, None, "B", "C"),
+            ticket=some(draw, None, None, "T"),
+            fence=fence_of(draw, state),
+            repeated=chance(draw),
+        ),
     )
 
 
@@ -217,23 +234,37 @@ def with_many(state: KeyState, count: int) -> KeyState:
 
 
 CALLS: dict[str, tuple[int, Call]] = {
-    "owned": (40, lambda d, s: rules.owned(s, NOW, some(d, 0, SKEW))),
+    "what is not said": (
+        1,
+        lambda *_: [
+            KeyState(),
+            Stored(id="m", body="", claimed_by="A", promised=False, stored_ms=5),
+            rules.Granted(owner="A", fence=5, given=(), waiting=5, expires_ms=5),
+            rules.Accepted(owner="A", stored=5),
+            rules.Freed(remaining=5),
+            rules.Nothing(),
+        ],
+    ),
+    "owned": (40, lambda d, s: rules.owned(s, NOW, *skew(d))),
     "owned_by": (60, lambda d, s: rules.owned_by(s, "A", NOW, fence_of(d, s))),
-    "due": (150, lambda d, s: rules.due(s, NOW, some(d, 0, SKEW))),
+    "due": (150, lambda d, s: rules.due(s, NOW, *skew(d))),
     "next_due_ms": (150, lambda _, s: (rules.not_before_ms(s), rules.next_due_ms(s, NOW))),
     "given": (40, lambda _, s: rules.given(s)),
-    "state_of": (200, lambda d, s: rules.state_of(s, some(d, *IDS), NOW, WINDOW, some(d, 0, SKEW))),
+    "state_of": (200, lambda d, s: rules.state_of(s, some(d, *IDS), NOW, WINDOW, *skew(d))),
     "trace_of": (60, lambda d, s: rules.trace_of(s, some(d, *IDS), NOW, WINDOW)),
-    "orphaned_since": (200, lambda d, s: rules.orphaned_since(s, NOW, some(d, 0, SKEW))),
-    "acquire": (120, lambda d, s: rules.acquire(s, NOW, "A", TTL, some(d, 0, SKEW))),
-    "renew": (80, lambda d, s: rules.renew(s, NOW, "A", TTL, fence_of(d, s), note=some(d, None, "7"))),
+    "orphaned_since": (200, lambda d, s: rules.orphaned_since(s, NOW, *skew(d))),
+    "acquire": (120, lambda d, s: rules.acquire(s, NOW, "A", TTL, *skew(d))),
+    "renew": (80, lambda d, s: rules.renew(s, NOW, "A", TTL, fence_of(d, s), **said(d, note=some(d, None, "7")))),
     "release": (60, lambda d, s: rules.release(s, NOW, "A", fence_of(d, s))),
-    "transfer": (120, lambda d, s: rules.transfer(s, NOW, "A", "B", TTL, fence=fence_of(d, s), repeated=chance(d))),
+    "transfer": (
+        120,
+        lambda d, s: rules.transfer(s, NOW, "A", "B", TTL, **said(d, fence=fence_of(d, s), repeated=chance(d))),
+    ),
     "claim": (700, lambda d, s: claim(d, s, new_message(d))),
     "claim without a message": (200, lambda d, s: claim(d, s, None)),
     "claim where many wait": (4, lambda d, s: [claim(d, with_many(s, n), new_message(d)) for n in range(99, 105)]),
     "settle": (500, settle),
-    "take": (100, lambda d, s: rules.take(s, NOW, "A", TTL, fence_of(d, s), at_most=some(d, None, 0, 1, 2))),
+    "take": (100, lambda d, s: rules.take(s, NOW, "A", TTL, fence_of(d, s), **said(d, at_most=some(d, None, 0, 1, 2)))),
     "letters": (40, lambda _, s: rules.letters(s, NOW)),
     "redrive": (60, lambda d, s: rules.redrive(s, NOW, some(d, *IDS))),
     "redrive where many wait": (
@@ -241,10 +272,10 @@ CALLS: dict[str, tuple[int, Call]] = {
         lambda d, s: [rules.redrive(with_many(s, n), NOW, some(d, *IDS)) for n in (1_099, 1_100)],
     ),
     "purge": (30, lambda d, s: rules.purge(s, some(d, *IDS))),
-    "stop": (80, lambda d, s: rules.stop(s, NOW, fence_of(d, s), "because", some(d, 0, SKEW))),
+    "stop": (80, lambda d, s: rules.stop(s, NOW, fence_of(d, s), "because", *skew(d))),
     "hold": (60, lambda d, s: rules.hold(s, NOW, some(d, *EDGES, NOW + 40, NOW + 41), some(d, None, "gap"))),
     "resume": (40, lambda _, s: rules.resume(s, NOW)),
-    "cancel": (150, lambda d, s: rules.cancel(s, NOW, some(d, *IDS), WINDOW, some(d, 0, SKEW))),
+    "cancel": (150, lambda d, s: rules.cancel(s, NOW, some(d, *IDS), WINDOW, *skew(d))),
     "described": (80, lambda d, s: rules.described(s.origin, origin(d))),
     "shared": (
         20,
