@@ -690,8 +690,8 @@ MUTANTS = (
     Mutant(
         "a spent letter is forgotten before its item is gone (R8)",
         "providers/dynamodb/archive.py",
-        "        steps.table.delete(call, letter.sk)\n        body =",
-        "        body =",
+        "        steps.table.delete(call, letter.sk)\n        steps.sweep",
+        "        steps.sweep",
         (INTERLEAVINGS,),
     ),
     Mutant(
@@ -704,8 +704,8 @@ MUTANTS = (
     Mutant(
         "a large body is deleted while the record names it (M3)",
         "providers/dynamodb/steps.py",
-        "(message.id, message.body) not in needed:",
-        "(message.id, message.body) in needed:",
+        "(message_id, body) not in needed:",
+        "(message_id, body) in needed:",
         (INTERLEAVINGS,),
     ),
     Mutant(

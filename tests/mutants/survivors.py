@@ -161,13 +161,6 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="to ask for the form of a text or a number changes nothing: it only takes time",
     ),
     Survivor(
-        file="*/archive.py",
-        line="promised=True, stored_ms=0)",
-        old="0",
-        new="1",
-        why="the message stands for its body, and only its id and body are read",
-    ),
-    Survivor(
         file="*/ending.lua",
         line="local place = tonumber(call('ZREVRANGE', DEAD, 0, 0, 'WITHSCORES')[2] or 0)",
         old="0",
@@ -202,6 +195,13 @@ SURVIVORS: tuple[Survivor, ...] = (
     *(
         Survivor(file="*/dynamodb/*.py", line="strict=True)", old=old, new=new, why="both are as long")
         for old, new in (("zip(", "without strict="), ("True", "False"))
+    ),
+    Survivor(file="*", line=" = maker(", new="its first argument", why="the class makes the same, but slower"),
+    Survivor(
+        file="rules.py",
+        line="new = _grant(state, owner, now_ms, ttl_ms, skew_ms, origin=origin, policy=known",
+        new="without max_attempts=",
+        why="then it is delivered afterwards, which takes longer",
     ),
     *(
         Survivor(file="*/dynamodb/steps.py", line=line, old="0", new="1", why="only of which kind it is counts")

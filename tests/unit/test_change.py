@@ -249,6 +249,33 @@ def test_settle_that_frees_a_key_with_a_pause() -> None:
     ]
 
 
+def test_settle_that_hides_a_key() -> None:
+    """Nothing may have come, or the orphans' index would hide that too."""
+    waits = replace(given(ONE, 4), due_ms=8_000, error="no", delivered_fence=0)
+    found = change(owned(ONE), flags=HELD, mail=(waits,), block=True, **freed())
+    assert found[7:9] == ["IF attribute_exists(mail[0])", "IF attribute_not_exists(mail[1])"]
+
+
+def test_cancel_of_the_only_message_beside_an_owner() -> None:
+    """M19: nothing may have come, since the list is removed."""
+    before = record(lease={"M": LEASE}, mail=stored(ONE), orphan_shard="x#3", known=item.known((ONE,), ()))
+    assert change(before, flags={"beside": True}, mail=()) == [
+        "IF v = 1",
+        "IF lease.holder = 'A'",
+        "IF fence = 4",
+        "IF attribute_not_exists(edits)",
+        "IF attribute_not_exists(not_before)",
+        "IF attribute_exists(mail[0])",
+        "IF attribute_not_exists(mail[1])",
+        "IF mail[0].id = 'm1'",
+        "REMOVE orphan_shard",
+        "REMOVE mail",
+        "ADD edits 1",
+        "DELETE known {yg3}",
+        "ALL_NEW",
+    ]
+
+
 def test_settle_that_frees_a_key_with_what_is_due() -> None:
     """It may be more by then."""
     assert change(owned(ONE, TWO), flags=HELD, mail=(TWO,), **freed()) == [

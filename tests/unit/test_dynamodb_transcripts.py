@@ -202,6 +202,8 @@ def short(value: Any) -> str:
     """A value in one line, long texts by their beginnings."""
     if isinstance(value, str):
         return repr(value if len(value) <= SHOWN else f"{value[:20]}... {len(value)}")
+    if type(value) is tuple:
+        return f"({', '.join(map(short, value))})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(short, value))}]"
     if isinstance(value, Unreadable):
@@ -319,6 +321,11 @@ def beat_and_take(on: Stage) -> None:
     on.call("beat", "k", "A", TTL_MS, note={"step": 1}, fence=on.fence)
     on.call("beat", "k", "A", TTL_MS - 5_000)
     on.call("beat", "k", "A", TTL_MS, fence=on.fence + 1)
+    with on.unseen():
+        on.call("acquire_lease", "j", "H", TTL_MS)
+    on.call("beat", "j", "H", TTL_MS - 5_000, note=7)
+    with on.unseen():
+        on.call("beat", "k", "A", TTL_MS)
     on.call("take", "k", "A", TTL_MS, fence=on.fence)
     on.call("take", "k", "A", TTL_MS, have=["m1", "m2"])
     on.call("stop", "k", fence=on.fence, reason="why")
@@ -603,6 +610,10 @@ def settle_at_once(on: Stage) -> None:
     on.claim("C", 7)
     on.settle("B", handled=["m6"], fence=on.fence)
     on.settle("C", stopped=["m7"], hold_ms=60_000, hold_reason="gap", fence=on.fence)
+    with on.unseen():
+        on.call("resume", "k")
+        on.claim("D", 8)
+    on.settle("D", handled=["m8"], hold_ms=60_000, hold_reason="gap", fence=on.fence)
 
 
 @scene
@@ -793,6 +804,7 @@ def dead_letters(on: Stage) -> None:
     with on.unseen():
         on.call("claim", "j", "A", TTL_MS, Message(id="m4", event="x" * 3_000), policy=PLAIN)
         on.call("settle", "j", "A", ttl_ms=TTL_MS, failed=[Failure(id="m4", error="no", final=True)], policy=PLAIN)
+    on.bury(0)
     on.call("dead_letters", "k", 2)
     on.call("dead_letters", "k", 9)
     on.call("dead_letters", None, 9)
@@ -861,6 +873,27 @@ def redrive_that_finds_no_room(on: Stage) -> None:
     on.call("redrive", "k", "m1")
     on.change(mail={"L": [typed(item.fields(each, head=True)) for each in mail[:1_099]]})
     on.call("redrive", "k", "m1")
+
+
+@scene
+def redrive_into_a_full_record(on: Stage) -> None:
+    """8 KiB of bodies: one more gets an item."""
+    on.bury(1, 2, event="x" * 1_022)
+    on.owned(3, 4, 5, 6, event="y" * 1_790)
+    on.call("redrive", "k", "m1")
+    on.call("redrive", "k", "m2")
+
+
+@scene
+def claim_that_replaces_beside_pages(on: Stage) -> None:
+    """What stands in a page is no trace of the record."""
+    for number in range(1, 4):
+        on.run(number)
+    on.clock.advance(PLAIN.window_ms)
+    for number in range(4, 9):
+        on.run(number)
+    on.owned(9, 10)
+    on.claim("B", 1, policy=Policy(keep="latest"))
 
 
 @scene

@@ -106,9 +106,12 @@ def test_names_that_are_not_known_stay_digests() -> None:
     state = read(known=(), mail={"L": [typed(item.fields(TWO, head=True))]}, ended=frozenset({traces.trace_text(LEFT)}))
     assert state.mail[0].claimed_by == names.owner_digest("S")
     assert (state.ended[0].id, state.ended[0].claimed_by) == (names.digest("m0"), names.owner_digest("S"))
+    digests = [state.mail[0].claimed_by, state.ended[0].id, state.ended[0].claimed_by]
     state = read(known=(), fence=4, left=f"m:{names.owner_digest('A')}:{names.owner_digest('B')}:5")
     assert state.tenure_end is not None
     assert (state.tenure_end.owner, state.tenure_end.successor) == (names.owner_digest("A"), names.owner_digest("B"))
+    digests += [state.tenure_end.owner, state.tenure_end.successor or ""]
+    assert all(isinstance(each, names.Digest) for each in digests)
 
 
 def test_head_of_a_key() -> None:

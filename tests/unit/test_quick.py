@@ -280,6 +280,8 @@ def test_promise_without_a_target() -> None:
         "ADD edits 1",
         "ALL_NEW",
     ]
+    found = lines(quick.promise(3, "m", Origin(target="f")))
+    assert found == [*bare[:3], "SET target = if_not_exists(target, 'f')", *bare[3:]]
 
 
 def settle(outcome: Any, policy: Policy = PLAIN) -> list[str]:

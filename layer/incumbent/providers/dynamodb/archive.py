@@ -21,7 +21,6 @@ from incumbent.providers.dynamodb.steps import MAX_ROUNDS, Steps, contended
 from incumbent.providers.dynamodb.table import Answer, TableCall, item_full
 from incumbent.providers.shared import dead_message, redrive_full
 from incumbent.retry import search_is_over
-from incumbent.rules import Stored
 from incumbent.values import DeadLetter, Orphan
 
 _AT_ONCE = 50
@@ -179,8 +178,7 @@ def _put_back(steps: Steps, call: TableCall, shown: Answer[None], letters: Seque
 
     answer = steps.table.update(call, plan, repeated=shown.repeated)
     if large and not answer.repeated:
-        body = Stored(id=letter.id, body=reference, claimed_by="", promised=True, stored_ms=0)
-        steps.sweep_bodies(call, [body], answer.record)
+        steps.sweep_bodies(call, [(letter.id, reference)], answer.record)
     return answer
 
 
@@ -230,8 +228,7 @@ def _discard(steps: Steps, call: TableCall, record: Record, letters: Sequence[Le
     """Delete spent letters, and only then the note that they are spent."""
     for letter in letters:
         steps.table.delete(call, letter.sk)
-        body = Stored(id=letter.dead.id, body=letter.dead.body, claimed_by="", promised=True, stored_ms=0)
-        steps.sweep_bodies(call, [body], record)
+        steps.sweep_bodies(call, [(letter.dead.id, letter.dead.body)], record)
     names = {letter.name for letter in letters}
     spent = frozenset(each for each in _spent(record) if each.partition(".")[0] in names)
 

@@ -269,10 +269,7 @@ class Claiming:
 
     def _sweep_body(self, record: Record) -> None:
         """Delete the large body, unless it is the record's."""
-        if not isinstance(self.body, Reference):
-            return
-        own = Stored(id=self.message_id, body=self.body, claimed_by="", promised=False, stored_ms=0)
-        self.steps.sweep_bodies(self.call, [own], record)
+        self.steps.sweep_bodies(self.call, [(self.message_id, self.body)], record)
 
     def _put_body(self) -> None:
         due_ms = self.steps.clock.now().wall_ms + self.after_ms  # from when its body is kept (M14)

@@ -195,7 +195,7 @@ class Steps:
             for each, name in zip(letters, names, strict=True):
                 self.table.sweep(call, dead_name(each.id, name))
             raise
-        left: list[Stored] = []
+        left: list[tuple[str, str]] = []
 
         def plan(now_ms: int) -> tuple[Request, A] | None:
             # The clock never goes back behind the refusal, which would contradict it.
@@ -204,7 +204,7 @@ class Steps:
             if new == before or [letter.id for letter in new.dead] != [letter.id for letter in dead]:
                 return None
             kept = {message.id for message in new.mail}
-            left[:] = [message for message in before.mail if message.id not in kept]
+            left[:] = [(message.id, message.body) for message in before.mail if message.id not in kept]
             if write is not None:
                 return write(record, new, now_ms, moved), said
             change = Change(
@@ -222,7 +222,7 @@ class Steps:
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
         # A body that the record no longer names is not used, unless a letter names it.
-        self.sweep_bodies(call, [each for each in left if (each.id, each.body) not in in_parts], answer.record)
+        self.sweep_bodies(call, [each for each in left if each not in in_parts], answer.record)
         if answer.applied:
             return replace(answer, dead_lettered=tuple(map(dead_message, letters, texts)))
         for letter, name in zip(letters, names, strict=True):
@@ -321,12 +321,12 @@ class Steps:
             return trace.result
         return traces.result_of(self.table.get(call, result_name(trace.id, trace.fence)), key=call.key)
 
-    def sweep_bodies(self, call: TableCall, messages: Iterable[Stored], record: Record) -> None:
-        """Delete the large bodies of messages that a record no longer holds."""
+    def sweep_bodies(self, call: TableCall, bodies: Iterable[tuple[str, str]], record: Record) -> None:
+        """Delete the large bodies, each of a message's id, that a record no longer holds."""
         needed = {(message.id, message.body) for message in record.state.mail}
-        for message in messages:
-            if isinstance(message.body, Reference) and (message.id, message.body) not in needed:
-                for name in body_names(message.id, message.body):
+        for message_id, body in bodies:
+            if isinstance(body, Reference) and (message_id, body) not in needed:
+                for name in body_names(message_id, body):
                     self.table.sweep(call, name)
 
     def text(self, call: TableCall, message_id: str, body: str) -> str | None:
