@@ -504,6 +504,14 @@ def test_cancel_of_the_last_message() -> None:
     ]
 
 
+def test_cancel_of_the_last_message_of_a_burst() -> None:
+    """M15: the index has held keys without messages, and no others."""
+    found = change(free(ONE, not_before="6000:0:"), flags={"beside": True}, mail=())
+    assert "REMOVE orphan_shard" in found
+    found = change(free(ONE, not_before="6000:7000:"), flags={"beside": True}, mail=())
+    assert "REMOVE orphan_shard" not in found
+
+
 def test_cancel_of_one_of_several() -> None:
     """M19: the others keep their order."""
     assert change(owned(ONE, TWO, THREE), flags={"beside": True}, mail=(given(ONE, 4), THREE)) == [

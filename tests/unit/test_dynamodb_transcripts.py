@@ -471,6 +471,7 @@ def claim_with_a_large_body(on: Stage) -> None:
     on.claim("E", 4, "z" * 2_046)
     on.claim("F", 5, "w" * 2_043)
     on.claim("F", 6, 6)
+    on.claim("G", 3, "y" * 2_046)
     on.call("peek", "k")
     on.die()
     on.claim("G", None)
@@ -691,6 +692,27 @@ def settle_with_dead_letters(on: Stage) -> None:
     on.faults = [meanwhile(on.die)]
     on.settle("A", failed=[Failure(id="m7", error="no", final=True)])
     on.call("release_lease", "k", "A")
+
+
+@scene
+def settle_with_dead_letters_whose_reply_is_lost(on: Stage) -> None:
+    """R9: they stay, as the messages are dead; one that another call has handled is taken away."""
+    on.owned(1, 2)
+    with on.unseen():
+        on.call("take", "k", "A", TTL_MS)
+    on.faults = [None, None, None, unanswered]
+    on.settle("A", failed=[Failure(id=f"m{number}", error="no", final=True) for number in (1, 2)])
+    with on.unseen():
+        on.call("redrive", "k", "m1")
+        on.claim("B", None)
+    on.faults = [None, None, meanwhile(lambda: on.settle("B", handled=["m1"]))]
+    on.settle("B", failed=[FINAL])
+    on.owned(3, 4)
+    with on.unseen():
+        on.call("take", "k", "A", TTL_MS)
+    failed = [Failure(id="m4", error="no", final=True)]
+    on.faults = [None, None, None, meanwhile(lambda: on.settle("A", failed=failed, handled=["m3"]))]
+    on.settle("A", failed=[*failed, Failure(id="m3", error="no", final=True)])
 
 
 @scene

@@ -114,6 +114,21 @@ def test_names_that_are_not_known_stay_digests() -> None:
     assert all(isinstance(each, names.Digest) for each in digests)
 
 
+def test_digest_of_a_digest_is_the_same() -> None:
+    """Else a name that was read would become another when it is written."""
+    for digest in (names.digest, names.owner_digest):
+        assert digest(digest("A")) == digest("A")
+        assert digest(str(digest("A"))) != digest("A")
+
+
+@pytest.mark.parametrize(("after_ms", "kept"), [(-1, True), (0, False), (1_000, False)])
+def test_page_is_kept_for_its_window(after_ms: int, kept: bool) -> None:  # noqa: FBT001 - pytest
+    """And an hour longer, in whole seconds."""
+    page = traces.page_item("x#k", [replace(LEFT, at_ms=5_000), replace(LEFT, at_ms=4_000)], 900_000)
+    assert page["expires_on"] == {"N": str(5 + 900 + 3_600)}
+    assert traces.is_kept(page, 5_000 + 900_000 + 3_600_000 + after_ms) is kept
+
+
 def test_head_of_a_key() -> None:
     """Its delivery stands beside the list; the usual is short."""
     assert item.head_of(item_of()) == (0, 0)

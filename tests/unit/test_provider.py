@@ -4,8 +4,10 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.config import Config
 
 from incumbent.clock import Moment
+from incumbent.errors import ConfigurationError
 from incumbent.providers.dynamodb import DynamoDBProvider, provider
 from incumbent.providers.unreadable import Unreadable
 from incumbent.values import Claimed, Continued, Debounce, Failure, Message, Origin, Policy, Released
@@ -14,6 +16,31 @@ ENDS = Moment(wall_ms=9, mono_ms=9)
 BAD = Unreadable(id="b1", event="[", why="broken")
 GOOD = Message(id="m1", event=1)
 REST: dict[str, Any] = {"waiting": 0, "expires_in_ms": 1, "deadline": ENDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most", "wrong"),
+    [
+        ("max_clock_skew_ms", 0, 60_000, (-1, 60_001)),
+        ("key_prefix", "p", "é" * 127 + "p", ("", "é" * 128, "p#")),
+        ("table_name", "t", "t" * 999, ("",)),
+    ],
+)
+def test_settings_have_limits(name: str, least: Any, most: Any, wrong: tuple[Any, ...]) -> None:
+    """The error says which, and what to give."""
+    for value in (least, most):
+        DynamoDBProvider(**{"table_name": "t", name: value})
+    for value in wrong:
+        with pytest.raises(ConfigurationError, match=f"^{name} is"):
+            DynamoDBProvider(**{"table_name": "t", name: value})
+
+
+def test_ttl_is_longer_than_the_client_waits() -> None:
+    """At decoration."""
+    store = DynamoDBProvider(table_name="t", boto_config=Config(read_timeout=7))
+    store.check_ttl(7_000)
+    with pytest.raises(ConfigurationError):
+        store.check_ttl(6_999)
 
 
 class Made:

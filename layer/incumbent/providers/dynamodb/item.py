@@ -311,20 +311,20 @@ def head_text(attempts: int, due_ms: int) -> str | None:
     return None if (attempts, due_ms) == (1, 0) else f"{attempts}:{due_ms}"
 
 
-def policy_text(policy: Policy) -> str | None:
+def policy_text(policy: Policy) -> str:
     """Return what a key keeps of a policy, in the form of ``policy``."""
     return _policy_text(policy.on_error == "block", kept_pauses(policy))
 
 
 def policy_text_of(state: KeyState) -> str | None:
-    """Return the same of a state."""
-    return _policy_text(state.block, state.pauses_ms)
+    """Return the same of a state; ``None`` if nothing is noted."""
+    return _policy_text(state.block, state.pauses_ms) or None
 
 
 @lru_cache(maxsize=64)
-def _policy_text(block: bool, pauses_ms: tuple[int, ...]) -> str | None:  # noqa: FBT001 - private
+def _policy_text(block: bool, pauses_ms: tuple[int, ...]) -> str:  # noqa: FBT001 - private
     pauses = _USUAL if pauses_ms == _USUAL_MS else ",".join(map(str, pauses_ms))
-    return (_BLOCKS if block else "") + pauses or None
+    return (_BLOCKS if block else "") + pauses
 
 
 def _policy(item: Item) -> tuple[bool, tuple[int, ...]]:

@@ -133,20 +133,18 @@ def claim(
         values[":ticket"] = _text(ticket or "")
     if message is not None:
         values |= _appending(message, shard)
-    noted = None if as_ticket else item.policy_text(policy)
-    if noted is not None:
-        values[":policy"] = _text(noted)
+    if not as_ticket:
+        values[":policy"] = _text(item.policy_text(policy))
     return _claim(
         redeems=redeems,
         as_ticket=as_ticket,
-        notes=noted is not None,
         described=tuple(name for name, slot in _DESCRIBED if slot in values),
         most=0 if message is None else min(item.FEW, item.fitting(message)),
     ).fill(values, None if message is None else mark(message.id)[0])
 
 
 @cache
-def _claim(*, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str, ...], most: int) -> Request:
+def _claim(*, redeems: bool, as_ticket: bool, described: tuple[str, ...], most: int) -> Request:
     """``most`` is how many messages may be stored then (M7), and zero of a claim without a message."""
     update = Update()
     _when_ours(update)
@@ -160,7 +158,7 @@ def _claim(*, redeems: bool, as_ticket: bool, notes: bool, described: tuple[str,
     _when_head_is_fresh(update)
     if not as_ticket:
         update.set_to(_next_fence(update), "given")  # its first delivery
-        _note_policy(update, notes=notes)
+        update.set_to(":policy", "policy")
     _grant(update)
     for name in described:
         update.set_to(f":{name}", name)
@@ -240,26 +238,24 @@ def settle(
     a hold (M15). ``failed``: it is dropped, as it is not promised (M3).
     """
     trace = Ended(id=message_id, outcome=outcome, claimed_by=owner, fence=fence, at_ms=now_ms)
-    noted = item.policy_text(policy)
     values = {
         **_holding(owner, fence, now_ms),
         **_freeing("settled", owner, now_ms),
         ":id": _text(message_id),
         ":by": _text(owner_digest(owner)),
         ":trace": {"SS": [trace_text(trace)]},
+        ":policy": _text(item.policy_text(policy)),
     }
     drops = outcome == "failed"
     if drops:
         known = short(message_id)
         values[":tombs"], values[":ids"] = {"SS": [short(owner)]}, {"SS": [known]}
         values[":shared"] = _text(item.shared(known))
-    if noted is not None:
-        values[":policy"] = _text(noted)
-    return _settle(drops=drops, notes=noted is not None, inline=inline).fill(values)
+    return _settle(drops=drops, inline=inline).fill(values)
 
 
 @cache
-def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
+def _settle(*, drops: bool, inline: int) -> Request:
     update = Update()
     _when_held(update, fenced=True)
     update.when(f"{update.name('mail', 0, 'id')} = :id")
@@ -274,7 +270,7 @@ def _settle(*, drops: bool, notes: bool, inline: int) -> Request:
     update.when(f"attribute_not_exists({ended}) OR size({ended}) < {update.value(inline)}")
     _free_key(update)
     update.when_absent("head")
-    _note_policy(update, notes=notes)
+    update.set_to(":policy", "policy")
     for name in ("mail", "given", "orphan_shard"):
         update.remove(name)
     update.add_to(":trace", "ended")
@@ -338,13 +334,6 @@ def _when_head_is_fresh(update: Update) -> None:
     A tenure is given the first that is due, and a fresh head would be.
     """
     update.when_absent("given")
-
-
-def _note_policy(update: Update, *, notes: bool) -> None:
-    if notes:
-        update.set_to(":policy", "policy")
-    else:
-        update.remove("policy")
 
 
 def _next_fence(update: Update) -> str:
