@@ -545,6 +545,15 @@ def claim_behind_an_owner_who_leaves(on: Stage) -> None:
 
 
 @scene
+def claim_behind_an_owner_who_leaves_to_one_who_leaves(on: Stage) -> None:
+    """The message waits, and is not run."""
+    on.owned(1)
+    left = (lambda: on.claim("Z", None), lambda: on.settle("Z", deferred=["m2"]))
+    on.faults = [None, meanwhile(lambda: on.settle("A", handled=["m1"])), meanwhile(*left)]
+    on.claim("B", 2)
+
+
+@scene
 def claim_behind_an_owner_who_leaves_with_a_pause(on: Stage) -> None:
     """The message is not stored behind it."""
     on.owned(1)
@@ -1076,6 +1085,23 @@ def hold_and_resume(on: Stage) -> None:
     on.faults = [None, meanwhile(lambda: on.call("resume", "k"), then=lost)]
     on.call("resume", "k")
     on.faults = [None, meanwhile(lambda: on.claim("B", 2))]
+    on.call("hold", "k", for_ms=9_000)
+
+
+@scene
+def hold_and_resume_that_others_overtake(on: Stage) -> None:
+    """R8: once a reply is lost, what others do since leaves a call in doubt."""
+    on.owned(1)
+    held, resumed = (lambda: on.call("hold", "k", for_ms=1_000)), (lambda: on.call("resume", "k"))
+    on.faults = [None, lost, meanwhile(held), meanwhile(resumed)]
+    on.call("hold", "k", for_ms=9_000)
+    on.call("hold", "k", for_ms=500)
+    on.faults = [None, lost, meanwhile(held), meanwhile(resumed)]
+    on.call("resume", "k")
+    on.call("hold", "k", for_ms=500)
+    on.faults = [None, lost, meanwhile(held)]
+    on.call("resume", "k")
+    on.faults = [None, lost, meanwhile(held)]
     on.call("hold", "k", for_ms=9_000)
 
 

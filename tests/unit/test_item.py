@@ -129,6 +129,12 @@ def test_page_is_kept_for_its_window(after_ms: int, kept: bool) -> None:  # noqa
     assert traces.is_kept(page, 5_000 + 900_000 + 3_600_000 + after_ms) is kept
 
 
+def test_message_may_say_that_it_is_not_promised() -> None:
+    """As one that says nothing."""
+    mail: Any = {"L": [typed({"id": "m1", "body": "[1]", "stored": 3, "promised": said}) for said in (False, True)]}
+    assert [each.promised for each in read(mail=mail).mail] == [False, True]
+
+
 def test_head_of_a_key() -> None:
     """Its delivery stands beside the list; the usual is short."""
     assert item.head_of(item_of()) == (0, 0)

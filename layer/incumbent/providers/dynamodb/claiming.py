@@ -128,7 +128,7 @@ class Claiming:
     def _decide(self, answer: Answer[Said]) -> tuple[Answer[Said], Said]:
         """Continue from the quick claim until there is an answer."""
         for turn in count():
-            if answer.applied and answer.said is not None:
+            if answer.said is not None:
                 return answer, answer.said
             answer = self.steps.shown_again(self.call, answer, turn)
             answer = self.steps.remember(self.call, answer, self.message_id, self.owner)
@@ -157,7 +157,7 @@ class Claiming:
     def _own_what_is_stored(self, stored: Answer[Said]) -> tuple[Answer[Said], Said]:
         """Claim the key once, without storing: the holder left before the message was stored behind it."""
         answer = self._attempt(stored)
-        if answer.applied and answer.said is not None:
+        if answer.said is not None:
             return answer, answer.said
         new, said = self._rule(answer.record.state, When(answer.now_ms, answer.repeated))
         if new == answer.record.state and isinstance(said, rules.Granted):
@@ -173,7 +173,7 @@ class Claiming:
         """Write the rules' decision; what is superseded leaves a trace, and there may be many of them."""
         window_ms = self.policy.window_ms if self.policy.keep == "latest" else None
         answer = self.steps.attempt(self.call, shown, self._rule, window_ms=window_ms, write=self._write)
-        if answer.applied and isinstance(answer.said, rules.Accepted):
+        if isinstance(answer.said, rules.Accepted):
             self.superseded = answer.said.superseded or self.superseded
         return answer
 

@@ -117,7 +117,7 @@ class Steps:
         ``LeaseUnavailable`` when other writes came first too often.
         """
         for turn in count():
-            if shown.applied and shown.said is not None:
+            if shown.said is not None:
                 return Step(said=shown.said, answer=shown)
             shown, late = self.shown_again(call, shown, turn), turn >= _EXACT_ROUNDS
             new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated, late))
