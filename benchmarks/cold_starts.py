@@ -8,11 +8,11 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.dynamodb_stores import RECORDS, TABLE, store
+from benchmarks.dynamodb_stores import RECORDS, TABLE, stand_in, store
 from benchmarks.measure import Budget, spread
 from benchmarks.tables import Column, Table
 from incumbent.local import FunctionSpec, LocalLambda
-from incumbent.testing.servers import locked_moto, valkey
+from incumbent.testing.servers import valkey
 
 BARE = "bare handler"
 IMPORT = "`import incumbent`"
@@ -121,7 +121,7 @@ STARTS: Mapping[str, Start] = {
 def run(budget: Budget) -> list[Table]:
     """Start every handler in a new process, in turn, several times."""
     times: dict[str, list[list[float]]] = {name: [] for name in STARTS}
-    with _functions() as started:
+    with _functions(budget) as started:
         if not budget.quick:
             for name in STARTS:  # once for nothing: files come into the cache, modules are compiled
                 _started(started, name, -1)
@@ -143,9 +143,13 @@ def run(budget: Budget) -> list[Table]:
 
 
 @contextlib.contextmanager
-def _functions() -> Iterator[LocalLambda]:
+def _functions(budget: Budget) -> Iterator[LocalLambda]:
     """Start both stores, and have a function for each handler."""
-    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder, valkey() as cache, store(locked_moto) as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmarks-") as folder,
+        valkey() as cache,
+        store(stand_in(budget)) as running,
+    ):
         redis.Redis.from_url(cache.url).ping()
         specs = []
         for number, (name, start) in enumerate(STARTS.items()):

@@ -9,10 +9,10 @@ from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer
 from botocore.config import Config
 
 from benchmarks import ours, peers
-from benchmarks.dynamodb_stores import BARE, LOCKS, RECORDS, paced, provider_of, store
+from benchmarks.dynamodb_stores import BARE, LOCKS, RECORDS, paced, provider_of, stand_in, store
 from benchmarks.measure import Budget, Run, cpu_time, interleaved, ratios, spread
 from benchmarks.tables import Column, Table
-from incumbent.testing.servers import DynamoDBServer, dynalite, locked_moto, why_no_dynalite
+from incumbent.testing.servers import DynamoDBServer, dynalite, why_no_dynalite
 
 TWO_UPDATES = "two bare UpdateItem"
 ACQUIRE, CLAIM, LEASED = (
@@ -37,7 +37,7 @@ _COUNTED = 5
 
 def run(budget: Budget) -> list[Table]:
     """Measure on moto, and on dynalite where it is installed; and on moto as it answers by itself."""
-    tables = [_on("moto", partial(paced, locked_moto), budget), _on("unpaced", locked_moto, budget)]
+    tables = [_on("moto", partial(paced, stand_in(budget)), budget), _on("unpaced", stand_in(budget), budget)]
     if why_no_dynalite() is None:
         tables.append(_on("dynalite", partial(paced, dynalite), budget))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from benchmarks import ours
-from benchmarks.dynamodb_stores import provider_of, store
+from benchmarks.dynamodb_stores import provider_of, stand_in, store
 from benchmarks.measure import Budget, Run, apart, cpu_time, spread, wall_time
 from benchmarks.tables import Column, Table
 from incumbent import Wake
@@ -19,7 +19,7 @@ from incumbent.providers.dynamodb import DynamoDBProvider
 from incumbent.providers.memory import MemoryProvider
 from incumbent.providers.redis import RedisProvider
 from incumbent.sweeper import sweep
-from incumbent.testing.servers import locked_moto, valkey
+from incumbent.testing.servers import valkey
 
 REDIS, RATIO, MEMORY, DYNAMODB = "redis", "redis_ratio", "memory", "dynamodb"
 COLUMNS = {
@@ -98,7 +98,7 @@ def run(budget: Budget) -> list[Table]:
         columns=SWEEPER_COLUMNS,
     )
     quick, passes = budget.quick, budget.passes
-    with store(locked_moto) as running, apart(valkey) as server:
+    with store(stand_in(budget)) as running, apart(valkey) as server:
         client: Any = redis.Redis.from_url(server.url)
         one = client.script_load("return 1")
         on_redis = Measured(

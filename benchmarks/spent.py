@@ -13,7 +13,7 @@ from botocore import client, httpsession, parsers, serialize, signers
 from benchmarks import ours
 from benchmarks.capacity import item_bytes
 from benchmarks.dynamodb_calls import CLAIM, TWO_UPDATES, two_updates
-from benchmarks.dynamodb_stores import TABLE, Store, paced, provider_of, store
+from benchmarks.dynamodb_stores import TABLE, Store, paced, provider_of, stand_in, store
 from benchmarks.measure import Budget, Run, interleaved, spread
 from benchmarks.tables import Column, Spread, Table, number
 from benchmarks.write_units import WINDOW
@@ -26,7 +26,6 @@ from incumbent.pacemaker import Heart, Pacemaker
 from incumbent.providers.memory import MemoryProvider
 from incumbent.runner import Runner
 from incumbent.sources import source_of
-from incumbent.testing.servers import locked_moto
 
 EVENT, PROVIDER, HEARTBEAT = "reading the event", "the memory provider's claim and settle", "the heartbeat"
 RUN, AROUND = "the lease, its facts, checks and outcome", "the decorator around all of this"
@@ -57,7 +56,7 @@ _UNITS = {"runs": Column(title="runs"), "bytes": Column(title="bytes")}
 
 def run(budget: Budget) -> list[Table]:
     """Measure the parts of the decorator in memory, those of a call on DynamoDB, and look at a full lease item."""
-    with store(partial(paced, locked_moto)) as running:
+    with store(partial(paced, stand_in(budget))) as running:
         return [_decorator(budget), _dynamodb(running, budget), _units(running, budget)]
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from benchmarks import ours
 from benchmarks.capacity import Cost
-from benchmarks.dynamodb_stores import provider_of, store
+from benchmarks.dynamodb_stores import provider_of, stand_in, store
 from benchmarks.measure import Budget
 from benchmarks.tables import Column, Table
 from incumbent import Claimed, Message
-from incumbent.testing.servers import locked_moto
 
 FIRST, LATER, FULL = (
     "idle key, first run",
@@ -39,7 +38,7 @@ def run(budget: Budget) -> list[Table]:
     """Count units on moto: one provider prepares each key, another, which never saw it, is metered."""
     window, many, averaged = (4, 4, 2) if budget.quick else (WINDOW, 100, _AVERAGED)
     table = Table(name="units", title="Units per run on DynamoDB", first="what", columns=COLUMNS)
-    with store(locked_moto) as running:
+    with store(stand_in(budget)) as running:
         plain = provider_of(running.session())
         session, meter = running.metered()
         watched = provider_of(session)

@@ -25,7 +25,7 @@ from incumbent.testing.servers import DynamoDBServer, create_table, why_no_dynal
 from tests.budgets import SOAKING, budget
 from tests.unit.wire import check
 
-SERVERS = ("moto", *(["dynalite"] if why_no_dynalite() is None else []))
+SERVERS = ("moto",) if why_no_dynalite() is not None else ("moto", "dynalite") if SOAKING else ("dynalite",)
 
 TESTS_PER_TABLE = 20
 

@@ -20,7 +20,7 @@ from tests.end_to_end.conftest import Store, store
 __all__ = ["store"]
 
 KEYS = 50
-INVOCATIONS = budget({"redis": 400, "dynamodb": 100}, soak={"redis": 2_000, "dynamodb": 400})
+INVOCATIONS = budget({"redis": 250, "dynamodb": 80}, soak={"redis": 2_000, "dynamodb": 400})
 TRIES = 3  # of a source whose invocation fails
 POINTS = ("claim.before", "claim.after", "run.begin", "run.end", "settle.before", "settle.after", "wake.before")
 

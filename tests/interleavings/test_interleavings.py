@@ -76,7 +76,7 @@ def test_drawn_meetings_break_no_rule_on_dynamodb(on_dynamodb: Stage) -> None:
     assert [str(found) for seed in range(SEEDS) if (found := drawn(on_dynamodb, seed))] == []
 
 
-@pytest.mark.parametrize("server", ["moto_server"] + ["dynalite_server"] * dynalite_available())
+@pytest.mark.parametrize("server", ["dynamodb_server"] + ["dynalite_server"] * dynalite_available())
 def test_drawn_meetings_break_no_rule_on_a_server(turns: Turns, server: str, request: pytest.FixtureRequest) -> None:
     """What the table in memory does, these do; dynalite tells no old item, so there are more requests."""
     with server_stores(request.getfixturevalue(server)) as make:

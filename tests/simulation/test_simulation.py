@@ -6,7 +6,7 @@ from tests.budgets import budget
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.search import Wanted, search, search_in_processes, trace
 
-SEEDS = range(budget(2_000, soak=40_000))
+SEEDS = range(budget(1_000, soak=40_000))
 FEW = range(400)
 
 
