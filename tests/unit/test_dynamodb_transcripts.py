@@ -161,6 +161,10 @@ class Stage:
         found = {**(self.table.get(key) or key), **attributes}
         self.table.put({name: value for name, value in found.items() if value is not None})
 
+    def edit(self) -> None:
+        """Change what nothing but a condition reads."""
+        self.change(edits=typed(self.record().number("edits") + 1))
+
     def record(self) -> item.Record:
         """The key's record."""
         return item.decode(self.table.get({"pk": typed("p#k"), "sk": typed("lease")}), key="k")
@@ -568,11 +572,7 @@ def claim_that_others_overtake(on: Stage) -> None:
     on.owned(1)
     on.die()
 
-    def edits(proceed: Proceed) -> Any:
-        old = on.table.get({"pk": typed("p#k"), "sk": typed("lease")}) or {}
-        on.change(edits=typed(int(old.get("edits", {"N": "0"})["N"]) + 1))
-        return proceed()
-
+    edits = meanwhile(on.edit)
     on.faults = [None, *[edits] * 4, None, edits, None, edits]
     on.claim("B", 2)
     on.settle("B", handled=["m2"])
@@ -580,10 +580,20 @@ def claim_that_others_overtake(on: Stage) -> None:
         on.die()
         on.claim("C", 3)
         on.die()
-    on.faults = [None, *[edits] * 4, *[None, edits] * 40]
-    with_lines = len(on.lines)
+    on.faults = [None, None, edits]
     on.claim("D", 4)
-    del on.lines[with_lines + 12 : -1]
+
+
+@scene
+def claim_that_others_always_overtake(on: Stage) -> None:
+    """The 33rd round is not tried."""
+    on.owned(1)
+    on.die()
+    edits = meanwhile(on.edit)
+    on.faults = [None, *[edits] * 4, *[None, edits] * 40]
+    on.claim("B", 2)
+    assert len(on.lines) == 1 + 3 + 4 * 3 + 28 * 4 + 1
+    del on.lines[7:-1]
 
 
 @scene
@@ -891,6 +901,16 @@ def redrive_that_ended_halfway(on: Stage) -> None:
     on.call("redrive", "k", "m3")
     on.faults = [None, None, unanswered, None, failing("AccessDeniedException"), None]
     on.call("redrive", "k", "m3")
+
+
+@scene
+def redrive_that_others_overtake(on: Stage) -> None:
+    """It is tried 32 times."""
+    on.bury(1)
+    on.faults = [None, *[None, meanwhile(on.edit)] * 40]
+    on.call("redrive", "k", "m1")
+    assert len(on.lines) == 2 + 32 * 4 + 1
+    del on.lines[10:-1]
 
 
 @scene

@@ -247,12 +247,12 @@ def _state(item: Item, names: Mapping[str, str]) -> KeyState:
         mail[0] = replace(mail[0], attempts=attempts, due_ms=due_ms, delivered_fence=number(item, "given"))
     lease, fence = item["lease"]["M"] if "lease" in item else {}, number(item, "fence")
     owner = lease["holder"]["S"] if lease else None
-    freed_ms = 0 if lease else _freed_ms(item)
+    freed_ms = None if lease else _freed_ms(item)
     block, pauses_ms = _policy(item)
     return KeyState(
         owner=owner,
-        expires_ms=number(lease, "expires") or freed_ms,
-        since_ms=number(lease, "since") or freed_ms,
+        expires_ms=number(lease, "expires") if freed_ms is None else freed_ms,
+        since_ms=number(lease, "since") if freed_ms is None else freed_ms,
         fence=fence,
         mail=tuple(mail),
         ended=in_order(trace_of(each, names) for each in item["ended"]["SS"]) if "ended" in item else (),
