@@ -30,18 +30,11 @@ from tests.budgets import SOAKING
 
 def pass_time(client: Any, prefix: str, ms: int) -> None:
     """Let time pass for all keys of a prefix: the server's clock stands, what it has stored grows older."""
-    leases = {
-        name.removeprefix("{").partition("}")[0]
-        for pattern in (f"{prefix}:lease:*", f"{{{prefix}:lease:*")
-        for name in _names(client, pattern)
-    }
+    found = client.scan_iter(match=f"*{prefix}:lease:*", count=10_000)
+    names = (name.decode() if isinstance(name, bytes) else name for name in found)
+    leases = {name.removeprefix("{").partition("}")[0] for name in names}
     for lease in leases:
         pass_key_time(client, [lease, *(f"{{{lease}}}:{companion}" for companion in COMPANIONS)], ms)
-
-
-def _names(client: Any, pattern: str) -> list[str]:
-    found = client.scan_iter(match=pattern, count=10_000)
-    return [name.decode() if isinstance(name, bytes) else name for name in found]
 
 
 def unique_prefix() -> str:

@@ -46,6 +46,7 @@ class Store:
     network: Network
     prefix: str = ""
     _opened: list[Any] = field(default_factory=list)
+    _bare: tuple[str, Clock | None, Provider] | None = None
 
     def begin(self) -> None:
         """Start on an empty prefix with a network that works."""
@@ -67,6 +68,7 @@ class Store:
         for each in self._opened:
             each.close()
         self._opened.clear()
+        self._bare = None
 
 
 @dataclass(kw_only=True)
@@ -80,8 +82,10 @@ class ValkeyStore(Store):
         return self._made(self.network.port, clock, SILENCE_MS if impatient else _PATIENCE_MS)
 
     def bare(self, clock: Clock | None = None) -> Provider:
-        """By URL, to the server itself."""
-        return self._made(self.server.port, clock, _PATIENCE_MS)
+        """By URL, to the server itself; one for each prefix and clock."""
+        if self._bare is None or self._bare[:2] != (self.prefix, clock):
+            self._bare = self.prefix, clock, self._made(self.server.port, clock, _PATIENCE_MS)
+        return self._bare[2]
 
     def _made(self, port: int, clock: Clock | None, waits_ms: int) -> Provider:
         url = f"redis://127.0.0.1:{port}?socket_timeout={waits_ms / 1_000}"
