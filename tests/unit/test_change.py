@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from incumbent.frozen import replace
 from incumbent.providers.dynamodb import item, traces
 from incumbent.providers.dynamodb.attributes import typed
@@ -585,6 +587,24 @@ def test_transfer() -> None:
         "REMOVE expires_on",
         "ALL_NEW",
     ]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(20, 2_048), (21, 128), (100, 128), (101, 32)])
+def test_errors_are_shorter_where_there_are_many(count: int, kept: int) -> None:
+    """Of a message that comes, of one that has failed, and of the whole list."""
+    many = [replace(ONE, id=f"n{n}") for n in range(count)]
+    long = "x" * 3_000
+    known = item.known(many, ())
+    before = record(lease={"M": LEASE}, mail=stored(*many[:-1]), known=known)
+    found = change(before, flags={"beside": True}, mail=(*many[:-1], replace(many[-1], error=long)))
+    (line,) = [each for each in found if "error" in each]
+    assert f"error='{'x' * kept}')" in line
+    before = record(lease={"M": LEASE}, mail=stored(*many), known=known)
+    found = change(before, flags={"beside": True}, mail=(*many[:-1], replace(many[-1], error=long)))
+    assert f"SET mail[{count - 1}].error = '{'x' * kept}'" in found
+    found = change(before, flags={"beside": True}, mail=(replace(many[-1], error=long), *many[:-1]))
+    (line,) = [each for each in found if "error" in each]
+    assert f"error='{'x' * kept}')" in line
 
 
 def test_whole_list_is_written_where_places_are_too_many() -> None:

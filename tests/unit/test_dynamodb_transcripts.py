@@ -877,6 +877,14 @@ def redrive(on: Stage) -> None:
 
 
 @scene
+def redrive_that_is_lost_and_overtaken(on: Stage) -> None:
+    """Its letter is still there, so that it was not put back."""
+    on.bury(1)
+    on.faults = [None, None, lost, meanwhile(on.edit)]
+    on.call("redrive", "k", "m1")
+
+
+@scene
 def redrive_that_ended_halfway(on: Stage) -> None:
     """Its letter is spent, and another call takes it away."""
     on.bury(1, 2)

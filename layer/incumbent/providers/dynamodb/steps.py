@@ -238,7 +238,7 @@ class Steps:
         letters of one id, a listing has one.
         """
         record = self.remember(call, answer, letter.id).record
-        known = set(map(traces.trace_text, before.ended))
+        known = {traces.trace_text(trace) for trace in before.ended}
         new = [trace for trace in record.state.ended if traces.trace_text(trace) not in known]
         if not any(trace.outcome == "dead" and digest(trace.id) == digest(letter.id) for trace in new):
             self.table.sweep(call, dead_name(letter.id, name))
