@@ -1247,6 +1247,7 @@ def test_note_goes_with_the_next_renewal(line: Line) -> None:
         assert line.store.show(KEY).note is None
         lease.renew()
         assert line.store.show(KEY).note == {"step": 1}
+        assert lease.unsent_note is None
         lease.renew()
         assert line.store.calls.count("beat") == 2
         assert line.store.show(KEY).note == {"step": 1}

@@ -652,6 +652,9 @@ class Walk:
         for name, life in zip(("lease", *COMPANIONS), found["lives"], strict=True):
             endless = bool(messages) and name in ("state", "mail", "messages")
             assert life == -2 or (life == -1) == endless, self.told(f"{name} lives for {life} ms", endless)
+            if name == "hold" and life >= 0 and self.state.held_until_ms < FOREVER_MS:
+                left_ms = self.state.held_until_ms - self.now
+                assert 0 <= left_ms - life < 4_000, self.told(f"a hold's record lives for {life} ms", left_ms)
 
 
 def fixed(status: Status) -> Status:

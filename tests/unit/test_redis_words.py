@@ -426,6 +426,8 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "letters": lambda provider: list(provider.dead_letters(KEY, 9)),
 }
 
+ODD_KEY = [b"key 4 70 250 0 0", b"A", b"", b"", b"", [], [b"m9", b"7"], [], []]
+
 
 @pytest.mark.parametrize(
     ("call", "raw", "error", "said"),
@@ -444,6 +446,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
         ("redrive", b"full", MailboxFull, "1,100 messages"),
         ("peek", [b"peek", [b"m9", b"7"]], StoredFormatUnknown, "message 'm9' in its record 'messages' has format 7"),
         ("peek", [b"peek", [b"m9", b""]], StoredFormatUnknown, "message 'm9' in its record 'messages' is broken"),
+        ("show", ODD_KEY, StoredFormatUnknown, "message 'm9' in its record 'messages' has format 7"),
         ("letters", [b"letters", [b"m9", b""]], StoredFormatUnknown, "message 'm9' in its record 'letters' is broken"),
     ],
 )
