@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from incumbent.clock import Moment
 from incumbent.contract import Mailbox
 from incumbent.errors import LeaseLost, LeaseUnavailable
 from incumbent.heartbeat import Heartbeat
@@ -37,11 +38,12 @@ class Ending:
         hold_ms: int = 0,
         hold_reason: str | None = None,
         heartbeat: Heartbeat | None = None,
+        now: Moment | None = None,
     ) -> Tenure | None:
         """Settle: free the key, continue here if there is ``another`` run, or hand over.
 
         ``pauses_ms`` are the pauses of the ``failed`` messages. ``hold_ms`` frees the key in any case, and holds it.
-        ``heartbeat`` is that of the run, if there was one.
+        ``heartbeat`` is that of the run, if there was one, and ``now`` the present as it has just been read.
         Raises ``LeaseLost``, ``LeaseUnavailable``.
         """
         progress = self._progress
@@ -50,7 +52,7 @@ class Ending:
             self._release(tenure)
             return None
         if heartbeat is not None:
-            self._renew_for_settle(tenure, heartbeat)
+            self._renew_for_settle(tenure, heartbeat, progress.clock.now() if now is None else now)
         another = another and not hold_ms
         if not another and own.is_open and own.id not in deferred:
             deferred = [*deferred, own.id or ""]  # never reached: promised in the same step, so it may be answered (M3)
@@ -107,10 +109,10 @@ class Ending:
                 "chain_cut", waiting=answer.remaining, error=f"{hops} invocations woke one another"
             )
 
-    def _renew_for_settle(self, tenure: Tenure, heartbeat: Heartbeat) -> None:
+    def _renew_for_settle(self, tenure: Tenure, heartbeat: Heartbeat, now: Moment) -> None:
         """Renew once more if a third of the lease has passed, so that the tries of settle have the time they need."""
         progress = self._progress
-        if progress.clock.now().until(heartbeat.held_until) * 3 < progress.settings.ttl_ms * 2:
+        if now.until(heartbeat.held_until) * 3 < progress.settings.ttl_ms * 2:
             try:
                 heartbeat.renew()
             except LeaseUnavailable as error:  # the lease is held until its deadline, and settle may have more luck
@@ -149,7 +151,7 @@ class Ending:
         """Continue here with a ticket whose wake failed, if there is time; else release it."""
         progress = self._progress
         call, settings = progress.call, progress.settings
-        if not progress.time_for_another():
+        if not progress.time_for_another(progress.clock.now()):
             progress.setup.provider.release_lease(call.full_key, ticket)
             return None
         # The wake may have been sent nevertheless: the first to redeem the ticket continues (M9: hand over).

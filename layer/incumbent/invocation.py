@@ -326,11 +326,12 @@ class Invocation:
         policy, gap_ms = settings.policy, settings.min_gap_ms
         hold_ms, hold_reason = (0, None) if error is None and not gap_ms else self._hold(run)
         failures = [_failure(each, error) for each in ids] if ended == "failed" and error is not None else []
+        now = self._setup.clock.now()  # once more: hooks may have taken their time
         try:
             return self._ending.settle(
                 tenure,
                 # not if it deferred: its messages would be given again at once
-                another=not is_over and ended != "deferred" and self.progress.time_for_another(),
+                another=not is_over and ended != "deferred" and self.progress.time_for_another(now),
                 handled=ids if ended == "handled" else (),
                 failed=failures,
                 pauses_ms={
@@ -345,6 +346,7 @@ class Invocation:
                 hold_ms=hold_ms,
                 hold_reason=hold_reason,
                 heartbeat=run.heartbeat,
+                now=now,
             )
         except IncumbentError as unsettled:
             raise unsettled from error

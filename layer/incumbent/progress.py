@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from incumbent.calls import Call
-from incumbent.clock import Clock
+from incumbent.clock import Clock, Moment
 from incumbent.contract import LeaseProvider, Mailbox
 from incumbent.lease import Lease
 from incumbent.observe import FactName, Observer
@@ -83,11 +83,10 @@ class Progress:
         own = self.own
         return self.may_wake and own.is_open and self.caller_waits() and self.can_wake() and not own.is_among(messages)
 
-    def time_for_another(self) -> bool:
-        """Return whether the next message runs here, and is not handed over."""
+    def time_for_another(self, now: Moment) -> bool:
+        """Return whether the next message, as of now, runs here, and is not handed over."""
         if self.may_wake and not self.own.is_open and self.caller_waits() and self.can_wake():
             return False  # the caller has waited for its own run and waits for no other
-        now = self.clock.now()
         if self.settings.drain_ms is not None and self.began.until(now) >= self.settings.drain_ms:
             return False
         if self.call.ends is None:
