@@ -465,8 +465,12 @@ class Walk:
     # --- asking and comparing
 
     def same_status(self, answer: Status, expected: Status) -> None:
-        """Equal but for moments and fences."""
+        """Equal but for fences, and for moments where the server's clock goes on."""
         self.same(fixed(answer), fixed(expected))
+        if self.times is EXACT:
+            begun = 1_800_000_000_000 - self.now
+            moments = [each and each - begun for each in (answer.stored_at_ms, answer.left_at_ms)]
+            self.same(moments, [expected.stored_at_ms, expected.left_at_ms])
 
     def same_stop(self, which: int, real: int | None, marked: int | None) -> None:
         """Which tenure was marked; a client that repeats its commands need not know, where none is live any more."""
@@ -649,12 +653,55 @@ class Walk:
                 if trace.outcome in outcomes and self.now - trace.at_ms < self.times.window_ms
             ]
             self.same(kept[-len(young) or len(kept) :], young)
-        for name, life in zip(("lease", *COMPANIONS), found["lives"], strict=True):
-            endless = bool(messages) and name in ("state", "mail", "messages")
-            assert life == -2 or (life == -1) == endless, self.told(f"{name} lives for {life} ms", endless)
-            if name == "hold" and life >= 0 and self.state.held_until_ms < FOREVER_MS:
-                left_ms = self.state.held_until_ms - self.now
-                assert 0 <= left_ms - life < 4_000, self.told(f"a hold's record lives for {life} ms", left_ms)
+        self.compare_lives(dict(zip(("lease", *COMPANIONS), found["lives"], strict=True)))
+        if self.times is EXACT:
+            self.compare_times(found)
+
+    def compare_lives(self, lives: dict[str, int]) -> None:
+        """What is stored lives as long as the rules need it, but for what the server's clock went on by."""
+        state, letters = self.state, self.state.dead
+        endless_ms = 10**12  # a hold without an end
+        held_ms = min(state.held_until_ms - self.now, endless_ms)
+        lease_ms = state.expires_ms - self.now if rules.owned(state, self.now) else 0
+        dead_ms = max((each.died_ms for each in letters), default=0) + rules.LETTERS_MS - self.now
+        kept_ms = max((each.at_ms for each in state.ended), default=0) + self.times.window_ms - self.now
+        expected = {"lease": lease_ms, "hold": held_ms, "dead": dead_ms, "letters": dead_ms}
+        if state.mail:
+            expected |= dict.fromkeys(("state", "mail", "messages"), -1)
+        for name, lives_ms in lives.items():
+            life_ms = min(lives_ms, endless_ms)
+            told = self.told(f"{name} lives for {life_ms} ms", expected.get(name))
+            if name == "state" and not state.mail and life_ms != -2:
+                assert life_ms >= max(lease_ms, held_ms, kept_ms) - 4_000, told
+            elif name == "ended":
+                assert life_ms == -2 or 0 < life_ms <= self.times.window_ms, told
+            elif name in expected and (life_ms != -2 or expected[name] > 4_000):
+                assert life_ms == expected[name] or -4_000 < life_ms - expected[name] < 4_000, told
+            else:
+                assert life_ms == -2, told
+
+    def compare_times(self, found: dict[str, Any]) -> None:
+        """Every moment that is stored is the rules', to the millisecond: the clock stands."""
+        begun = 1_800_000_000_000 - self.now  # time passes since what is stored moves into the past
+        for each in self.state.mail:
+            kept = found["messages"][each.id]
+            self.same((each.id, kept["stored"] - begun), (each.id, each.stored_ms))
+            due_ms = kept["due"] and kept["due"] - begun
+            near = 4_000 if each.attempts else 0  # after a lease's end, whose clock goes on
+            assert abs(due_ms - each.due_ms) <= near, self.told((each.id, due_ms), each.due_ms)
+        for letter in self.state.dead:
+            kept = found["letters"][letter.id]
+            self.same((kept["stored"] - begun, kept["died"] - begun), (letter.stored_ms, letter.died_ms))
+        if found["state"]:
+            for name, until_ms in (
+                ("held_until", self.state.held_until_ms),
+                ("quiet_until", self.state.quiet_until_ms),
+            ):
+                stored_ms = found["state"]["control"].get(name) or 0
+                stored_ms -= 0 if stored_ms == FOREVER_MS else begun
+                self.same((name, max(stored_ms, self.now)), (name, max(until_ms, self.now)))
+            since_ms = found["state"]["since"]
+            self.same(since_ms and since_ms - begun, self.state.since_ms)
 
 
 def fixed(status: Status) -> Status:

@@ -314,7 +314,10 @@ def test_beat_and_take_are_told_and_read(provider: Any, server: Server) -> None:
     assert (list(taken), taken.stop) == ([TWO, THREE], None)
     taken = provider.take(KEY, "A", 300, have=["m1", "m9"], fence=4, give_up_at=GIVE_UP)
     assert (list(taken), taken.stop) == ([TWO], "why")
-    assert server.told == [
+    asked = list(server.told)
+    server.raw = [[b"taken 1 2 3 4", *PARTS[:3], b"b1", b"0 70 80 1", b"["]]
+    assert list(provider.take(KEY, "A", 300)) == [TWO]  # the next tenure is given what cannot be read
+    assert asked == [
         ("renew", "A", 300, b"", how("beat", ttl_ms=300)),
         ("renew", "A", 300, b"4", '"x"', how("beat", ttl_ms=300, give_up_at=GIVE_UP)),
         ("take", "A", 300, b"", how("take", ttl_ms=300)),

@@ -541,3 +541,15 @@ def test_key_that_cannot_be_read_hides_no_progress(clock: FakeClock) -> None:
         swept(listing, waker, clock=clock)
     listing.listed, listing.fails = whole, None
     assert swept(listing, waker, clock=clock).woken == 1
+
+
+@pytest.mark.parametrize(("others", "paused"), [(9, 0), (10, 1)])
+def test_list_that_is_full_may_have_left_a_key_out(clock: FakeClock, others: int, paused: int) -> None:
+    """A key that it does not name may be as it was."""
+    listing, waker = Listing([orphan(0)]), RecordingWaker()
+    for _ in range(2):
+        swept(listing, waker, clock=clock)
+    whole, listing.listed = listing.listed, [orphan(number, target="other") for number in range(1, 1 + others)]
+    swept(listing, waker, clock=clock, limit=1)
+    listing.listed = whole
+    assert swept(listing, waker, clock=clock).paused == paused
