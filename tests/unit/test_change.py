@@ -509,9 +509,17 @@ def test_cancel_of_the_last_message() -> None:
 def test_cancel_of_the_last_message_of_a_burst() -> None:
     """M15: the index has held keys without messages, and no others."""
     found = change(free(ONE, not_before="6000:0:"), flags={"beside": True}, mail=())
-    assert "REMOVE orphan_shard" in found
+    assert {"REMOVE orphan_shard", "SET orphan_since = 5000"} < {*found}
     found = change(free(ONE, not_before="6000:7000:"), flags={"beside": True}, mail=())
     assert "REMOVE orphan_shard" not in found
+    assert "SET orphan_since = 253402300799000" in found
+
+
+def test_what_is_over_of_a_hold_goes_with_a_tenure() -> None:
+    """M15: and what is not over stays."""
+    for before, line in (("90:6000:why", "SET not_before = '0:6000:why'"), ("90:4000:why", "REMOVE not_before")):
+        assert line in change(owned(ONE, not_before=before), flags=HELD, mail=(), **freed())
+        assert line in change(owned(ONE, not_before=before), flags=HELD, mail=(given(ONE),), **granted())
 
 
 def test_cancel_of_one_of_several() -> None:
