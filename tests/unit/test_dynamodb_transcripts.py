@@ -944,6 +944,17 @@ def redrive_into_a_full_record(on: Stage) -> None:
 
 
 @scene
+def claim_that_replaces_beside_traces(on: Stage) -> None:
+    """They move when there are too many, and not before."""
+    on.run(1)
+    on.run(2)
+    on.owned(3, 4)
+    on.claim("B", 5, policy=Policy(keep="latest"))
+    on.claim("C", 6, policy=Policy(keep="latest"))
+    on.claim("D", 7, policy=Policy(keep="latest"))
+
+
+@scene
 def claim_that_replaces_beside_pages(on: Stage) -> None:
     """What stands in a page is no trace of the record."""
     for number in range(1, 4):

@@ -172,7 +172,7 @@ class Claiming:
     def _attempt(self, shown: Answer[Said]) -> Answer[Said]:
         """Write the rules' decision; what is superseded leaves a trace, and there may be many of them."""
         window_ms = self.policy.window_ms if self.policy.keep == "latest" else None
-        answer = self.steps.attempt(self.call, shown, self._rule, window_ms=window_ms, write=self._write)
+        answer = self.steps.attempt(self.call, shown, self._rule, self._write, window_ms=window_ms)
         if isinstance(answer.said, rules.Accepted):
             self.superseded = answer.said.superseded or self.superseded
         return answer

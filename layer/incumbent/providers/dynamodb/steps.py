@@ -5,6 +5,7 @@ import secrets
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
@@ -107,14 +108,13 @@ class Steps:
         beside: bool = False,
         window_ms: int | None = None,
         fills: bool = False,
-        write: Write | None = None,
     ) -> Step[A]:
         """Decide on the shown record and write the decision, again after each refusal.
 
         A step that changes nothing writes nothing. An answer that was applied already, with the rules' answer, ends the
-        step. ``held``, ``closes`` and ``beside`` are those of ``Change``, unless ``write`` writes the decision. With
-        ``window_ms``, traces may move into a page; with ``fills``, even before there are too many. Raises
-        ``LeaseUnavailable`` when other writes came first too often.
+        step. ``held``, ``closes`` and ``beside`` are those of ``Change``. With ``window_ms``, traces may move into a
+        page; with ``fills``, even before there are too many. Raises ``LeaseUnavailable`` when other writes came first
+        too often.
         """
         for turn in count():
             if shown.said is not None:
@@ -123,19 +123,36 @@ class Steps:
             new, said = rule(shown.record.state, When(shown.now_ms, shown.repeated, late))
             if new == shown.record.state:
                 return Step(said=said, answer=shown)
-            shown = self.attempt(
-                call,
-                shown,
-                rule,
-                held=held,
-                closes=closes,
-                beside=beside,
-                late=late,
-                window_ms=window_ms,
-                fills=fills,
-                write=write,
-            )
+            write = partial(self._write, call, held=held, closes=closes, beside=beside, late=late)
+            shown = self.attempt(call, shown, rule, write, late=late, window_ms=window_ms, fills=fills)
         raise AssertionError  # shown_again ends it
+
+    def _write(
+        self,
+        call: TableCall,
+        record: Record,
+        new: KeyState,
+        now_ms: int,
+        moved: traces.Moved,
+        *,
+        held: bool,
+        closes: bool,
+        beside: bool,
+        late: bool,
+    ) -> Request:
+        """Write exactly the change from a record to a new state."""
+        change = Change(
+            record=record,
+            new=new,
+            shard=self.shard(call),
+            skew_ms=self.skew_ms,
+            held=held,
+            closes=closes,
+            beside=beside,
+            late=late,
+            moved=moved,
+        )
+        return change.update(now_ms).request("NONE" if change.leaves_nothing else "ALL_NEW")
 
     def shown_again(self, call: TableCall, shown: Answer[A], turn: int) -> Answer[A]:
         """Return what a round decides on: what the last refusal has shown or, after several, the record after a pause.
@@ -156,14 +173,11 @@ class Steps:
         call: TableCall,
         shown: Answer[A],
         rule: Rule[A],
+        write: Write,
         *,
-        held: bool = False,
-        closes: bool = False,
-        beside: bool = False,
         late: bool = False,
-        window_ms: int | None = None,
+        window_ms: int | None,
         fills: bool = False,
-        write: Write | None = None,
     ) -> Answer[A]:
         """Write once the rules' decision on the shown record.
 
@@ -205,20 +219,7 @@ class Steps:
                 return None
             kept = {message.id for message in new.mail}
             left[:] = [(message.id, message.body) for message in before.mail if message.id not in kept]
-            if write is not None:
-                return write(record, new, now_ms, moved), said
-            change = Change(
-                record=record,
-                new=new,
-                shard=self.shard(call),
-                skew_ms=self.skew_ms,
-                held=held,
-                closes=closes,
-                beside=beside,
-                late=late,
-                moved=moved,
-            )
-            return change.update(now_ms).request("NONE" if change.leaves_nothing else "ALL_NEW"), said
+            return write(record, new, now_ms, moved), said
 
         answer = self.table.update(call, plan, repeated=shown.repeated)
         # A body that the record no longer names is not used, unless a letter names it.
