@@ -41,6 +41,7 @@ EITHER_WAY = (
         "(len(message_id) < MAX",
     ),
     ("pacemaker.py", "due.mono_ms < self._sleeps_until.mono_ms", "due.mono_ms < self", "(due.mono_ms <= self"),
+    ("sources.py", 'arn.startswith("arn:") and _EXECUTION', " and ", "(isinstance(arn, str) and _EXECUTION"),
     ("sources.py", "if len(found) > 1", "len(found) > 1", "(len(found) >= 1"),
     ("validation.py", "value.isascii() and len(value) <=", "len(value) <= MAX", "(len(value) < MAX"),
     ("validation.py", "if len(named) > 1 and", "len(named) > 1", "(len(named) >= 1)"),
@@ -79,6 +80,11 @@ TUNING = (
 )
 
 SURVIVORS: tuple[Survivor, ...] = (
+    Survivor(
+        file="calls.py",
+        line="comes_again: bool = False",
+        why="only an own message asks, and the reader of events says it of each",
+    ),
     Survivor(
         file="sweeper.py",
         line="due_ms: int = 0",

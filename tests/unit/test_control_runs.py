@@ -39,6 +39,7 @@ from incumbent.settings import Settings
 from tests.unit.stage import (
     ARN,
     PATIENCE_S,
+    Facts,
     Little,
     Meddled,
     RecordingWaker,
@@ -501,6 +502,38 @@ def test_gap_is_kept_when_nothing_waits(later: Line) -> None:
     later.clock.advance(1_000)
     assert isinstance(later.come("m2"), Routed)
     assert delays(later) == [9_000]
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_facts_are_told_before_a_wake_is_sent(later: Line, *, synchronous: bool) -> None:
+    """The wake may last until the invocation is cut off: for a later moment, and to hand the key over."""
+
+    class Collecting(Facts):
+        unsaid = 0
+
+        def collect(self) -> Any:
+            return self
+
+        def __call__(self, fact: Any, /) -> None:
+            super().__call__(fact)
+            self.unsaid += 1
+
+        def flush(self) -> None:
+            self.unsaid = 0
+
+    later.facts = facts = Collecting()
+    assert later.waker is not None
+    unsaid: list[int] = []
+    later.waker.meanwhile = lambda _: unsaid.append(facts.unsaid)
+    if synchronous:
+        later.during["m1"] = lambda *_: later.come("m2")
+        later.come("m1", synchronous=True)
+    else:
+        later.settings = Settings(min_gap_ms=10_000)
+        later.come("m1")
+        later.come("m2")
+    assert unsaid == [0]
+    assert len(facts.told) > 1
 
 
 def test_a_run_costs_two_requests_still(line: Line) -> None:

@@ -79,6 +79,7 @@ def test_it_says_what_it_was_given() -> None:
     """Key, owner, fence, messages; the attempt is the first message's."""
     lease = Held().lease
     assert (lease.key, lease.owner, lease.fence) == ("k", "A", 7)
+    assert isinstance(lease.messages, tuple)  # whatever it was made of
     assert [message.id for message in lease.messages] == ["m1"]
     assert lease.attempt == 2
 

@@ -12,9 +12,10 @@ import json
 import sqlite3
 import sys
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from multiprocessing.pool import ThreadPool
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -24,7 +25,7 @@ from botocore.response import StreamingBody
 
 from incumbent import ConfigurationError, Message, ResultRefused, leased, leased_function
 from incumbent.providers.memory import MemoryProvider
-from incumbent.results import MAX_RESULT_BYTES, check_answer, refuse_unfinished
+from incumbent.results import MAX_RESULT_BYTES, check_answer, is_coroutine_function, refuse_unfinished, unfinished
 from tests.unit.stage import context
 from tests.unit.test_decorators import Shop
 
@@ -419,3 +420,41 @@ def test_unfinished_work_is_given_up_if_it_can_be() -> None:
         with pytest.raises(ConfigurationError, match="store returned a Work, whose work is not done"):
             refuse_unfinished(work, "store")
     assert given_up == [True]
+
+
+def test_function_with_attributes_is_looked_at_by_inspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be marked as a coroutine function there; the others are not asked about."""
+
+    def function() -> None:
+        """Do nothing."""
+
+    asked: list[object] = []
+
+    def ask(given: object) -> bool:
+        asked.append(given)
+        return True
+
+    monkeypatch.setattr(inspect, "iscoroutinefunction", ask)
+    assert not is_coroutine_function(function)
+    setattr(function, "marked", 1)  # noqa: B010 - mypy knows no such attribute
+    assert is_coroutine_function(function)
+    assert asked == [function]
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[None]:
+    """What a generator makes a context of."""
+    yield
+
+
+@pytest.mark.parametrize(
+    ("value", "undone"),
+    [
+        (opened(), True),
+        (contextlib.nullcontext(), False),
+        (SimpleNamespace(gen=(each for each in "ab")), False),
+    ],
+)
+def test_only_what_a_generator_makes_a_context_of_is_undone(value: object, *, undone: bool) -> None:
+    """Locks and files are contexts too, and other values may have a field of that name."""
+    assert unfinished(value) is undone
