@@ -119,7 +119,6 @@ class Endpoint:
                 suspended = durable.suspended(name, error)
                 if suspended is None:
                     raise
-                raised.append(suspended)
                 raise suspended from error
             return result
 

@@ -42,6 +42,7 @@ EITHER_WAY = (
     ),
     ("pacemaker.py", "due.mono_ms < self._sleeps_until.mono_ms", "due.mono_ms < self", "(due.mono_ms <= self"),
     ("sources.py", 'arn.startswith("arn:") and _EXECUTION', " and ", "(isinstance(arn, str) and _EXECUTION"),
+    ("operations.py", "_letters(store, key, keyspace), limit + 1", "1", "2"),
     ("sources.py", "if len(found) > 1", "len(found) > 1", "(len(found) >= 1"),
     ("validation.py", "value.isascii() and len(value) <=", "len(value) <= MAX", "(len(value) < MAX"),
     ("validation.py", "if len(named) > 1 and", "len(named) > 1", "(len(named) >= 1)"),
