@@ -112,7 +112,7 @@ class Endpoint:
             try:
                 result = work(message, lease)
                 results.check_done(result, lease.key)
-                if answers and own is not None and not lease.deferred and lease.holds(own.id):
+                if answers and result is not None and own is not None and not lease.deferred and lease.holds(own.id):
                     results.check_answer(result, lease.key)
             except BaseException as error:
                 raised.append(error)

@@ -208,7 +208,7 @@ def due(state: KeyState, now_ms: int, skew_ms: int = 0) -> list[Stored]:
 
 def not_before_ms(state: KeyState) -> int:
     """Return the moment before which no caller is granted the key (M15: not before)."""
-    return max(state.quiet_until_ms, state.held_until_ms)
+    return max(state.quiet_until_ms, state.held_until_ms) if state.quiet_until_ms else state.held_until_ms
 
 
 def next_due_ms(state: KeyState, now_ms: int) -> int | None:
