@@ -182,6 +182,13 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="times in 1970, and places that are only compared",
     ),
     Survivor(
+        file="*/state.lua",
+        line="lease.ours = true",
+        old="true",
+        new="false",
+        why="afterwards only a claim of a lease without an end asks, whose fence then grows twice",
+    ),
+    Survivor(
         file="*/claim.lua",
         line="if state.traced > 0 or",
         old=">",
