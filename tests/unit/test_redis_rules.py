@@ -1,11 +1,21 @@
-"""The Redis provider beside the pure rules: random walks, in which every answer and all that is stored agree."""
+"""The Redis provider beside the pure rules: random walks, in which every answer and all that is stored agree.
 
+``redis_walks.txt`` has fingerprints of every command that the scripts send on the walks at the last millisecond. After
+a change that is meant, ``python -m tests.unit.test_redis_rules`` writes it anew; with the number of a walk it prints
+what stands behind its fingerprint, to be compared between two versions.
+"""
+
+import hashlib
+import itertools
 import json
 import random
-from collections.abc import Iterator
-from contextlib import closing
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -18,6 +28,7 @@ from incumbent.errors import LeaseLost, LeaseUnavailable, MailboxFull
 from incumbent.providers.redis import RedisProvider
 from incumbent.providers.redis.names import COMPANIONS, Names
 from incumbent.providers.shared import kept_results, key_status, status_of, stored_message
+from incumbent.testing import servers
 from incumbent.testing.redis_time import pass_key_time
 from incumbent.testing.servers import ValkeyServer
 from incumbent.values import (
@@ -47,6 +58,7 @@ from tests.redis_records import records
 WALKS = budget(110, soak=2_500)
 EXACT_WALKS = budget(90, soak=1_500)
 STEPS = 24
+KEPT = Path(__file__).with_name("redis_walks.txt")
 IDS = [f"m{number}" for number in range(4)]
 
 
@@ -113,6 +125,16 @@ def policies(times: Times) -> list[Policy]:
     ]
 
 
+# Notes each command of a script. What is left to live has no milliseconds that the server's clock has gone on by.
+_NOTING = b"""
+local function call(...)
+    redis.call('RPUSH', 'commands', table.concat({ ... }, ' '))
+    local answer = redis.call(...)
+    return ... == 'PTTL' and answer > 0 and math.ceil(answer / 5000) * 5000 or answer
+end
+"""
+
+
 class Standing(redis.Redis):
     """A client for whose scripts the server's clock stands, but for a microsecond at each."""
 
@@ -121,7 +143,8 @@ class Standing(redis.Redis):
         if args[0] == "EVALSHA":
             raise NoScriptError
         if args[0] == "EVAL":
-            text = args[1].replace(b"call('TIME')", b"{ 1800000000, call('INCR', 'microseconds') }")
+            text = args[1].replace(b"local call = redis.call\n", _NOTING)
+            text = text.replace(b"call('TIME')", b"{ 1800000000, redis.call('INCR', 'microseconds') }")
             args = (args[0], text, *args[2:])
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
@@ -772,24 +795,64 @@ def test_orphans_of_many_walks_are_the_rules(clients: list[Any]) -> None:
     assert seen_orphans > 3
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_every_step_of_every_walk_is_the_rules_at_the_last_millisecond(valkey_server: ValkeyServer, part: int) -> None:
-    """What ends, ends at its time: neither a millisecond later nor one earlier."""
-    settings: dict[str, Any] = {"port": valkey_server.port, "protocol": 2, "driver_info": None}
+@contextmanager
+def exact_walks(server: ValkeyServer) -> Iterator[Callable[[int], list[bytes]]]:
+    """Yield what walks at the last millisecond, and returns every command of the scripts."""
+    settings: dict[str, Any] = {"port": server.port, "protocol": 2, "driver_info": None}
     with (
         closing(redis.Redis(decode_responses=True, **settings)) as bare,
+        closing(redis.Redis(**settings)) as raw,
         closing(Standing(retry=Retry(NoBackoff(), 0), **settings)) as once,
         closing(Standing(retry=Retry(NoBackoff(), 1), **settings)) as again,
     ):
-        for seed in range(part, EXACT_WALKS, 5):
-            walk = Walk(20_000 + seed, unique_prefix(), bare, [once, again], EXACT)
-            bare.delete("microseconds")
-            for _ in range(STEPS):
-                walk.step()
-                walk.same_orphans()
-            for ends_ms in sorted({letter.died_ms + rules.LETTERS_MS for letter in walk.state.dead}):
-                walk.jump(ends_ms - walk.now)
-                walk.same_letters()
-            for ms in (rules.LETTERS_MS - 20_000, 10_000, 10_000):
-                walk.jump(ms)
-                walk.same_letters()
+
+        def walked(number: int) -> list[bytes]:
+            prefix, tokens = unique_prefix(), map(str, itertools.count())
+            walk = Walk(number, prefix, bare, [once, again], EXACT)
+            bare.delete("microseconds", "commands")
+            with patch("secrets.token_hex", lambda _: next(tokens)):
+                for _ in range(STEPS):
+                    walk.step()
+                    walk.same_orphans()
+                for ends_ms in sorted({letter.died_ms + rules.LETTERS_MS for letter in walk.state.dead}):
+                    walk.jump(ends_ms - walk.now)
+                    walk.same_letters()
+                for ms in (rules.LETTERS_MS - 20_000, 10_000, 10_000):
+                    walk.jump(ms)
+                    walk.same_letters()
+            commands: Any = raw.lrange("commands", 0, -1)
+            return [command.replace(prefix.encode(), b"") for command in commands]
+
+        yield walked
+
+
+def line(number: int, commands: list[bytes]) -> str:
+    """A walk's number and its fingerprint."""
+    return f"{number} {hashlib.sha256(b'|'.join(commands)).hexdigest()[:12]}"
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_every_step_of_every_walk_is_the_rules_at_the_last_millisecond(valkey_server: ValkeyServer, part: int) -> None:
+    """What ends, ends at its time: neither a millisecond later nor one earlier. And the scripts send what they sent."""
+    kept = KEPT.read_text(encoding="utf-8").splitlines()
+    with exact_walks(valkey_server) as walked:
+        other = [
+            found
+            for number in range(20_000 + part, 20_000 + EXACT_WALKS, 5)
+            if (found := line(number, walked(number))) not in kept and number < 20_000 + len(kept)
+        ]
+    assert other == []
+
+
+def main(words: list[str]) -> None:
+    """Write the fingerprints anew, or print what stands behind one."""
+    with servers.valkey() as server, exact_walks(server) as walked:
+        if words:
+            sys.stdout.writelines(f"{command!r}\n" for command in walked(int(words[0])))
+        else:
+            lines = [f"{line(number, walked(number))}\n" for number in range(20_000, 20_090)]
+            KEPT.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
