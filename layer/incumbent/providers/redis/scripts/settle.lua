@@ -44,8 +44,7 @@ local function settled_before()
         lease.pttl = call('PTTL', LEASE)
         return mail.granted('continued', dead, nil, lease.ours and state.stop)
     end
-    if state.how == 'settled' and state.from == owner then
-        mail.load_held()
+    if state.how == 'settled' and state.from == owner then -- no tenure has been given anything since
         return { 'released ' .. state.stored .. ' ' .. mail.told_moment(mail.next_moment()) }
     end
     if not repeated then return { 'lost', lease.holder or '' } end
