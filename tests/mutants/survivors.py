@@ -175,6 +175,13 @@ SURVIVORS: tuple[Survivor, ...] = (
         why="places in the order are compared, so that it does not matter where they begin",
     ),
     Survivor(
+        file="*/claim_alone.lua",
+        line="string.find(record[TRACES], ARGV[",
+        old="1",
+        new="2",
+        why="an id never stands at the beginning of what is packed",
+    ),
+    Survivor(
         file="*/record.lua",
         line="local record = { FORMAT, '', 0, 0, 0, 0, '', '',",
         old="0",

@@ -1433,6 +1433,14 @@ class TestFormats:
             box.provider.take("k", "A", TTL_MS)
         assert box.everything() == before
 
+    def test_message_without_its_body_hides_no_other(self, box: Box) -> None:
+        """Where messages are looked at."""
+        lay(box, GOLDEN)
+        box.bare.hdel(box.of["messages"], "bm2")
+        for look in (lambda: box.provider.peek("k"), lambda: box.provider.show("k", events=True)):
+            with pytest.raises(StoredFormatUnknown, match="message 'm2'"):
+                look()
+
     @CALL
     @pytest.mark.parametrize("record", ["lease", *COMPANIONS])
     def test_value_of_another_type_is_an_error_and_left_alone(self, box: Box, name: str, record: str) -> None:
