@@ -87,12 +87,13 @@ class _Memory:
         self._keys: dict[tuple[str, str], _Tried] = {}
         self._targets: dict[str, _Tried] = {}
 
-    def compare(self, listed: Sequence[Orphan], now_ms: int, *, complete: bool, gaps: bool) -> None:
+    def compare(self, listed: Sequence[Orphan], began_ms: int, *, complete: bool, gaps: bool) -> None:
         """Forget the keys and targets that have made progress.
 
+        ``began_ms``: when the listing began. Ages are measured since, so no orphan is taken for younger than it is.
         ``complete``: the listing left no orphan out. ``gaps``: it left some out, whatever their age.
         """
-        since = {_name(orphan): now_ms - orphan.age_ms for orphan in listed}
+        since = {_name(orphan): began_ms - orphan.age_ms for orphan in listed}
         # Keys are tried in the order of the listing: where a newer one is in it, those that were tried would be too.
         whole = set[str]() if gaps else {target for target, key in since if (target, key) not in self._keys}
         for name, tried in list(self._keys.items()):
@@ -237,7 +238,7 @@ def sweep(
     now_ms = clock.now().wall_ms
     memory = _memory(mailbox)
     complete = in_time and not gaps and len(listed) < limit * LOOK_AHEAD
-    memory.compare(listed, now_ms, complete=complete, gaps=gaps)
+    memory.compare(listed, began.wall_ms, complete=complete, gaps=gaps)
     this = _Pass(waker, memory, listed, limit=limit, now_ms=now_ms)
     for orphan in shared(sorted(listed, key=memory.times)):
         over = budget_ms is not None and began.until(clock.now()) >= budget_ms

@@ -531,6 +531,24 @@ def test_key_that_a_whole_search_does_not_find_has_made_progress(clock: FakeCloc
     assert swept(listing, waker, clock=clock).paused == paused
 
 
+def test_time_that_a_listing_takes_is_no_progress(clock: FakeClock) -> None:
+    """M8: a key's age is that of the moment at which the store told it, which is before the listing ends."""
+
+    class Slower(MemoryProvider):
+        takes_ms = 0
+
+        def orphans(self, limit: int) -> Iterable[Orphan]:
+            listed = list(super().orphans(limit))
+            clock.advance(self.takes_ms)
+            self.takes_ms += 2_000
+            return listed
+
+    provider = Slower(clock=clock)
+    leave(provider, "orders/a")
+    passes = [sweep(provider, RecordingWaker(), clock=clock) for _ in range(3)]
+    assert [(each.woken, each.paused) for each in passes] == [(1, 0), (1, 0), (0, 1)]
+
+
 def test_key_that_cannot_be_read_hides_no_progress(clock: FakeClock) -> None:
     """M12: of what can be read, the list is whole."""
     listing, waker = Listing([orphan(0)]), RecordingWaker()
