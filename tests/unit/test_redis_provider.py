@@ -769,6 +769,24 @@ class TestLostReplies:
         assert box.settle("A", handled=["m1"], fence=fence) == Released(remaining=1)
         assert box.provider.get_lease_owner("k") == "B"
 
+    @pytest.mark.parametrize("outcome", ["handled", "dropped"])
+    def test_settle_that_many_runs_overtook_is_found_by_its_traces(self, box: Box, outcome: str) -> None:
+        """R9: its traces have left the state for a record of their own."""
+
+        def overtake() -> None:
+            for number in range(2, 40):
+                box.other.claim("k", "B", TTL_MS, message(number))
+                box.other.settle("k", "B", ttl_ms=TTL_MS, handled=[f"m{number}"])
+
+        told: Any = ["m1"] if outcome == "handled" else [Failure(id="m1", error="no")]
+        box.claim("A", 0)
+        box.settle("A", handled=["m0"])  # brings the script
+        fence = box.claim("A", 1).fence
+        box.client.faults = ["reply lost"]
+        box.client.meanwhile = overtake
+        assert box.settle("A", **{outcome: told}, fence=fence) == Released(remaining=0)
+        assert box.bare.exists(box.of["ended"])
+
     def test_dropped_message_is_evidence_too(self, box: Box) -> None:
         """R9: the trace of a failed claim bears the fence of the run that failed it."""
         fence = box.claim("A", 1).fence
