@@ -41,6 +41,10 @@ class Size(enum.IntEnum):
     LARGE = 3
 
 
+class UserKind(list[Any]):
+    """A list that is more than a list."""
+
+
 Point = namedtuple("Point", "x y")  # noqa: PYI024 - its bare form is what users have
 
 ODD: dict[str, Any] = {
@@ -52,6 +56,7 @@ ODD: dict[str, Any] = {
     "number enum": {"k": "a", "v": Size.LARGE},
     "dictionary with defaults": {"k": "a", "v": defaultdict(list, x=[1])},
     "ordered dictionary": OrderedDict(k="a", v=1),
+    "tuple in a list of another kind": {"k": "a", "v": UserKind([(1, 2)])},
 }
 
 

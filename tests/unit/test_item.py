@@ -292,14 +292,15 @@ def test_known_names_of_a_key() -> None:
 
 
 def test_pages_add_what_is_not_in_the_item() -> None:
-    """In order; that a message died which waits again does not count."""
+    """In order; that a message died which waits again does not count, that it was handled before does."""
+    before = replace(LEFT, id="m2", fence=1)
     older, died = replace(LEFT, id="m8", fence=2, at_ms=9), replace(LEFT, id="m2", fence=3, outcome="dead")
     gone = replace(died, id="m9", fence=4)
-    texts = tuple(map(traces.trace_text, (gone, died, older, LEFT)))
+    texts = tuple(map(traces.trace_text, (gone, died, older, LEFT, before)))
     said: dict[str, Any] = {"ended": frozenset({texts[3]}), "mail": {"L": [typed(item.fields(TWO, head=True))]}}
     record = item.decode(item_of(**said), key=KEY, names=("m0", "m2", "m8", "m9", "S"), pages=texts)
-    assert tuple(record.state.ended) == (older, gone, LEFT)
-    assert record.paged == {older, gone}
+    assert tuple(record.state.ended) == (before, older, gone, LEFT)
+    assert record.paged == {before, older, gone}
     assert record.inline((older, LEFT)) == (LEFT,)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from incumbent import ConfigurationError, Policy, leased, leased_function, send, status
+from incumbent import ConfigurationError, Policy, cancel, leased, leased_function, send, status, wait
 from incumbent.policies import policy_in_force
 from tests.unit.stage import Meddled, context
 from tests.unit.test_decorators import Shop
@@ -83,19 +83,21 @@ def uses(shop: Shop, policy: Policy | None, keyspace: str = "shop") -> dict[str,
         "leased_function": lambda: leased_function(**more)(nothing)({}, context(shop.clock)),
         "send": lambda: send("b", {}, message_id="m", waker=None, **options),
         "status": lambda: status("b", "m", **options),
+        "wait": lambda: wait("b", "m", timeout_ms=0, **options),
+        "cancel": lambda: cancel("b", "m", **options),
     }
 
 
-@pytest.mark.parametrize("second", ["leased", "leased_function", "send", "status"])
+@pytest.mark.parametrize("second", ["leased", "leased_function", "send", "status", "wait", "cancel"])
 @pytest.mark.parametrize("first", ["leased", "leased_function", "send", "status"])
 def test_two_policies_of_a_keyspace_are_noticed_within_a_process(shop: Shop, first: str, second: str) -> None:
     """Where the second one is used: by any of them after any of them, also if one of the two gives none."""
     uses(shop, POLICY)[first]()
     uses(shop, Policy(), keyspace="other")[second]()
-    uses(shop, POLICY)[second]()
     for policy in (None, Policy()):
         with pytest.warns(RuntimeWarning, match=r"keyspace 'shop' is used with two policies.*max_attempts: 5, not 3"):
             uses(shop, policy)[second]()
+    uses(shop, POLICY)[second]()
 
 
 def test_two_stores_may_have_two_policies_for_one_keyspace(shop: Shop) -> None:

@@ -250,7 +250,7 @@ class Steps:
         stays = record.inline(decided.ended)
         if len(stays) <= most:
             return ()
-        here = {*record.inline(record.state.ended)}
+        here = frozenset(record.state.ended)
         return tuple(trace for trace in stays if trace in here)
 
     def remember(self, call: TableCall, answer: Answer[A], message_id: str, claim: str = "") -> Answer[A]:

@@ -106,6 +106,16 @@ class ControlConformance(Stopping):
         assert self.routed(provider, key, "E", 5, policy=LATEST).superseded == ("m4",)
         assert ids(provider.peek(key)) == ["m1", "m2", "m3", "m5"]
 
+    def test_latest_message_names_what_it_replaces_in_order(self, provider: ControlProvider, key: str) -> None:
+        """M14, M21: that in which they would have run, what was for later among them."""
+        self.claimed(provider, key, "A", 1)
+        self.routed(provider, key, "B", 2)
+        self.routed(provider, key, "C", 3, after_ms=2_000)
+        self.routed(provider, key, "D", 4, after_ms=1_000)
+        self.pass_time(2_000 + self.slack_ms)
+        assert self.routed(provider, key, "E", 5, policy=LATEST).superseded == ("m2", "m4", "m3")
+        assert ids(provider.peek(key)) == ["m1", "m5"]
+
     def test_nothing_is_replaced_by_default(self, provider: ControlProvider, key: str) -> None:
         """M21: it is a choice."""
         self.claimed(provider, key, "A", 1)

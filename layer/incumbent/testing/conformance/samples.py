@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import OrderedDict
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -105,6 +106,7 @@ NOT_JSON: dict[str, Any] = {
     "date": {"at": datetime(2026, 1, 1, tzinfo=UTC)},
     "decimal": [Decimal("1.5")],
     "number as a name": {"orders": [{1: "a"}]},
+    "number as a name in an object of another kind": [OrderedDict({1: "a"})],
     "names that meet": {1: "a", "1": "b"},
     "fraction as a name": {1.5: "a"},
     "truth as a name": {True: "a"},
