@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from incumbent.frozen import dataclass
@@ -143,7 +142,7 @@ class Traces(Sequence[Ended]):
 
     def _all(self) -> list[Ended]:
         parts = [log.entries[first:end] for log, first, end in self._parts.values()]
-        entries = parts[0] if len(parts) == 1 else sorted(chain(*parts), key=itemgetter(0))
+        entries = parts[0] if len(parts) == 1 else sorted(chain(*parts))  # by their numbers, no two of which are equal
         return [trace for _, trace, _ in entries]
 
     def __len__(self) -> int:

@@ -245,6 +245,14 @@ def test_repeated_settle_without_evidence_does_not_know() -> None:
     assert settle(state, "A", NOW + TTL_MS, handled=["m1"], fence=1) == (state, "lost")
 
 
+def test_message_that_was_cancelled_is_no_evidence() -> None:
+    """R9, M19: an operator has cancelled it in the tenure of the run that does not know whether it has settled."""
+    state, _ = rules.cancel(routed(claimed(), "B", 2), NOW, "m2", POLICY.window_ms)
+    fence = state.fence
+    state = claimed(state, "C", 3, now=NOW + TTL_MS)
+    assert settle(state, "A", NOW + TTL_MS, handled=["m2"], fence=fence, repeated=True)[1] == "unknown"
+
+
 def test_trace_of_another_run_is_no_evidence() -> None:
     """R9: the same message, settled by somebody else."""
     first = claimed()

@@ -103,11 +103,8 @@ class Mailboxes(Requests):
             return _own(answer, owner, ttl_ms, message.id, body)
         answers = chain([answer], iter(lambda: self._run("claim", key, *told, call="claim", ttl_ms=ttl_ms), None))
 
-        def claim() -> Claim:
-            answer = next(answers)
-            if answer.word == b"own" and message is not None:
-                return _own(answer, owner, ttl_ms, message.id, body)
-            return _claimed(answer, key, owner, ttl_ms, policy)
+        def claim() -> Claim:  # again only after another message, and then its own is stored, and not alone
+            return _claimed(next(answers), key, owner, ttl_ms, policy)
 
         return claim_readable(claim, functools.partial(self._settle, key, ttl_ms=ttl_ms, policy=policy), message)
 
