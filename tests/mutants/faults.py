@@ -8,6 +8,8 @@ REDIS = "tests/unit/test_redis_provider.py"
 TABLE = "tests/simulation/test_table.py"
 DYNAMODB = "tests/unit/test_dynamodb_provider.py"
 CONTROLLED = "tests/unit/test_dynamodb_control.py"
+CHANGES = "tests/unit/test_change.py"
+TRANSCRIPTS = "tests/unit/test_dynamodb_transcripts.py"
 INTERLEAVINGS = "tests/interleavings/test_interleavings.py"
 FAULTS = "tests/faults/test_lost_replies.py::TestRepeatedControl"
 RULES = "tests/unit/test_rules.py"
@@ -530,7 +532,7 @@ MUTANTS = (
         CHANGE,
         "        if self._granted or self._freed or self._holds or changed:\n",
         "        if False:\n",
-        (DYNAMODB,),
+        (CHANGES,),
     ),
     Mutant(
         "a duplicate that is marked late is told of the owner that was seen before (M3)",
@@ -573,7 +575,7 @@ MUTANTS = (
         CHANGE,
         '            update.when_there("mail", 0)\n\n    def _when_as_it_was',
         "            pass\n\n    def _when_as_it_was",
-        (INTERLEAVINGS,),
+        (CHANGES,),
     ),
     Mutant(
         "a release leaves messages in a record that TTL deletes (M8)",
@@ -657,7 +659,7 @@ MUTANTS = (
         CHANGE,
         'elif "expires_on" in stored or self._granted:',
         'elif "expires_on" in stored:',
-        (CONTROLLED,),
+        (CHANGES,),
     ),
     Mutant(
         "a hold of an empty key is not in the index (M15)",
@@ -678,7 +680,7 @@ MUTANTS = (
         "providers/dynamodb/steps.py",
         "        names = [secrets.token_hex(8) for _ in letters]\n",
         '        names = ["0" * 16 for _ in letters]\n',
-        (INTERLEAVINGS,),
+        (TRANSCRIPTS,),
     ),
     Mutant(
         "a letter is put back again by who saw it before (R8)",
@@ -734,7 +736,7 @@ MUTANTS = (
         "providers/dynamodb/steps.py",
         "            self.table.put(call, traces.page_item(call.pk, old, window_ms))\n",
         "",
-        (INTERLEAVINGS,),
+        (TABLE,),
     ),
     Mutant(
         "ids are shown anew from the newest page only (M5)",
